@@ -1,0 +1,73 @@
+"""An examination as a run: facts in, a closed run out, which the playbook judges like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playbooks.garbled_output.examine.files import file_facts
+from playbooks.garbled_output.examine.sent import Fact, folder_facts
+from probes.recorder import Recorder
+from traces.errors import UsageError
+from traces.run import Run, whole_run
+
+EXAMINATION = "examination"  # engine of such a run
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`model`: the folder that is suspected. `reference`: a good folder, a file of taps, or `transformers`. `endpoint`: URL of a server
+    that serves the folder. `ranks`: lanes to compute on beside one. `deep`: read every value (None: where the files are small)."""
+
+    model: Path
+    reference: str | None = None
+    endpoint: str | None = None
+    dtype: str = "float32"
+    ranks: int = 1
+    deep: bool | None = None
+
+
+def examine(question: Question, root: Path | None = None) -> Run:
+    """UsageError for a folder, reference or endpoint that cannot be used; what is wrong with the folder becomes facts."""
+    if not (question.model / "config.json").is_file():
+        raise UsageError(f"no config.json in {question.model}", "give a checkpoint folder")
+    with whole_run(engine=EXAMINATION, model=question.model.name, root=root, world_size=1, layout={}) as run:
+        recorder = Recorder.open(run, "examination", ship=False)
+        try:
+            for found in _facts(question):
+                _write(recorder, found)
+        finally:
+            recorder.close()
+    return run
+
+
+def _facts(question: Question) -> Iterator[Iterable[Fact]]:
+    """Cheapest first."""
+    yield folder_facts(question.model)
+    yield file_facts(question.model, question.deep)
+    reference = Path(question.reference) if question.reference else None
+    if reference is not None and reference.is_dir():
+        yield ((f"{kind}_reference", values) for kind, values in folder_facts(reference))
+    yield _computed(question)
+    if question.endpoint is not None:
+        from playbooks.garbled_output.examine.endpoint import endpoint_facts
+
+        yield endpoint_facts(question.endpoint, question.model)
+
+
+def _computed(question: Question) -> Iterable[Fact]:
+    import torch
+
+    from playbooks.garbled_output.examine.forward import Asked, forward_facts
+
+    if question.dtype not in DTYPES:
+        raise UsageError(f"no dtype {question.dtype!r}", f"choose one of {', '.join(DTYPES)}")
+    return forward_facts(Asked(question.model, question.reference, getattr(torch, question.dtype), question.ranks))
+
+
+def _write(recorder: Any, found: Iterable[Fact]) -> None:
+    for kind, values in found:
+        recorder.event(kind, **values)

@@ -1,0 +1,7 @@
+"""The checks of what stops a job before its first collective."""
+
+from __future__ import annotations
+
+from playbooks.preflight import bind_address, firewall
+
+CHECKS = (bind_address.CHECK, firewall.CHECK)

@@ -1,0 +1,1 @@
+"""Symptom tail-latency: one file per root cause. Each declares CHECK."""

@@ -1,0 +1,40 @@
+"""How much of a stretch of time this process was on a CPU; and the TCP segments of its host."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from probes.procfile import read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """A moment. ns: of the clock, and of all threads on a CPU. Waiting for one is left out: a loaded host makes whoever is woken wait."""
+
+    clock: int
+    spent: int
+
+    @classmethod
+    def now(cls) -> Effort:
+        """/proc/PID/task/*/schedstat begins with ns on a CPU (Documentation/scheduler/sched-stats.rst)."""
+        spent = 0
+        for task in Path("/proc/self/task").iterdir():
+            words = (read_text(task / "schedstat") or "").split()
+            spent += int(words[0]) if words else 0
+        return cls(time.perf_counter_ns(), spent)
+
+    def busy_since(self) -> float:
+        """Share of the time since, 0..1: high where a CPU decides how fast things go, near zero where a wire does."""
+        now = Effort.now()
+        return min(1.0, max(0.0, (now.spent - self.spent) / max(1, now.clock - self.clock)))
+
+
+def segments(snmp: str | None) -> tuple[int, int]:
+    """TCP segments sent and sent again, of this network namespace (/proc/net/snmp: a line of names, a line of numbers)."""
+    lines = [line.split() for line in (snmp or "").splitlines() if line.startswith("Tcp:")]
+    if len(lines) < 2:
+        return 0, 0
+    found = dict(zip(lines[0], lines[1], strict=True))
+    return int(found["OutSegs"]), int(found["RetransSegs"])

@@ -1,0 +1,1 @@
+"""What is asked of a model: the picture world, the questions and their right answers."""

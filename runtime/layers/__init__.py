@@ -1,0 +1,1 @@
+"""The parts of a decoder layer, as functions of tensors and weights."""

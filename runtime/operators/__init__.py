@@ -1,0 +1,1 @@
+"""`workbench operators`: which operators a model dispatches, and what a device makes of them."""

@@ -1,0 +1,1 @@
+"""`workbench validate`: tiers released one after the other, each with its evidence."""

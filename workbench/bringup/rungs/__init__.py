@@ -1,0 +1,1 @@
+"""One rung a file; each says what it adds to those before it."""

@@ -1,0 +1,143 @@
+"""What `diagnose` judges: a run, or a run made of what was given instead of one. Each symptom takes its own options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces.errors import UsageError
+from traces.run import Run, find_run
+
+# Symptom -> the options by which something else than a run is judged. All take --log.
+TAKES = {
+    "oom-on-load": ("model", "limit", "ranks"),
+    "garbled-output": ("model", "reference", "endpoint", "dtype", "ranks"),
+    "image-drift": ("model", "images", "observed", "grid", "endpoint"),
+}
+FLAGS = {"logs": "--log", "images": "--image"}
+PICTURES = "`workbench diagnose image-drift --image a.jpg --model FOLDER --observed pixels.npy`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options as given; None or empty where they were not."""
+
+    run: str
+    logs: tuple[Path, ...] = ()
+    model: str | None = None
+    limit: str | None = None
+    ranks: int | None = None
+    reference: str | None = None
+    endpoint: str | None = None
+    dtype: str | None = None
+    images: tuple[Path, ...] = ()
+    observed: tuple[Path, ...] = ()
+    grid: str | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the options that are there, but for the run's."""
+        names = ("logs", "model", "limit", "ranks", "reference", "endpoint", "dtype", "images", "observed", "grid")
+        return [name for name in names if getattr(self, name)]
+
+
+def judged_run(symptom: str, asked: Asked) -> str:
+    """Name or path of the run to diagnose. UsageError for options that do not go together, CheckpointError, Unreachable."""
+    check(symptom, asked)
+    if asked.logs:
+        from probes.foreign.log_rows import run_of_logs
+
+        return str(run_of_logs(asked.logs).path)
+    if symptom == "garbled-output":
+        return _examined(asked)
+    if not asked.given:
+        return asked.run
+    return _on_paper(asked) if symptom == "oom-on-load" else _of_pictures(asked)
+
+
+def check(symptom: str, asked: Asked) -> None:
+    """UsageError for an option that the symptom does not take, or beside --log: nothing is silently left out. For an
+    address that is none, too."""
+    takes = TAKES.get(symptom, ())
+    for name in asked.given:
+        if name == "logs":
+            continue
+        if name not in takes:
+            known = [one for one, options in TAKES.items() if name in options]
+            raise UsageError(f"{_flag(name)} is not for {symptom}", f"it is for {' and '.join(known)}")
+        if asked.logs:
+            raise UsageError(f"--log and {_flag(name)} are two things to judge", "give one of them")
+    if asked.endpoint is not None:
+        import httpx
+
+        try:
+            httpx.URL(asked.endpoint)
+        except httpx.InvalidURL as error:
+            raise UsageError(f"--endpoint {asked.endpoint[:80]} is no address: {error}", "as in http://localhost:8000") from error
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name}")
+
+
+def _on_paper(asked: Asked) -> str:
+    from playbooks.oom_on_load.on_paper import run_on_paper
+    from runtime.budget.units import parse_size
+    from workbench.cli.model import planned_model
+
+    if asked.model is None or asked.limit is None:
+        raise UsageError("--model is judged against a limit", "`workbench diagnose oom-on-load --model MODEL --limit SIZE`")
+    return str(run_on_paper(planned_model(asked.model), parse_size(asked.limit), asked.ranks or 1).path)
+
+
+def _examined(asked: Asked) -> str:
+    """An examination of a folder, or of the folder that a run of ours serves. One that was made before is judged as it stands."""
+    from playbooks.garbled_output.examine.run import EXAMINATION, Question, examine
+    from workbench.cli.model import SHIPPED, resolve_model
+
+    if not asked.given and find_run(asked.run).info.engine == EXAMINATION:
+        return asked.run
+    model = asked.model or served_folder(find_run(asked.run))
+    good = resolve_model(asked.reference) if asked.reference == SHIPPED else asked.reference
+    question = Question(Path(resolve_model(model)), good, asked.endpoint, asked.dtype or "float32", asked.ranks or 1)
+    return str(examine(question).path)
+
+
+def served_folder(run: Run) -> str:
+    """The checkpoint folder of a run of ours. UsageError where it names none that is on this host."""
+    path = run.info.model_path
+    if path and Path(path).is_dir():
+        return path
+    raise UsageError(f"run {run.id} names no checkpoint folder that is on this host", "give it with --model FOLDER")
+
+
+def _of_pictures(asked: Asked) -> str:
+    """Pictures and dumps, or the answers of a server."""
+    from workbench.cli.model import planned_model
+
+    if asked.model is None:
+        raise UsageError("--model is missing: the folder with preprocessor_config.json", PICTURES)
+    folder = Path(planned_model(asked.model))
+    if asked.endpoint is not None:
+        if asked.images or asked.observed or asked.grid:
+            raise UsageError("--endpoint sends pictures of its own", "leave out --image, --observed and --grid")
+        from playbooks.image_drift.asked import run_of_endpoint
+
+        return str(run_of_endpoint(asked.endpoint, folder).path)
+    if not asked.images or len(asked.images) != len(asked.observed):
+        counted = f"{len(asked.images)} pictures and {len(asked.observed)} tensors"
+        raise UsageError(counted, f"give --observed once for every --image: {PICTURES}")
+    from playbooks.image_drift.probe import run_of_probes
+
+    return str(run_of_probes(folder, list(zip(asked.images, asked.observed, strict=True)), grid_of(asked.grid)).path)
+
+
+def grid_of(text: str | None) -> tuple[int, int, int] | None:
+    """ "1,38,56" -> (1, 38, 56): temporal, height and width in patches. UsageError."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() and len(part) < 12 and 0 < int(part) < 1 << 20 for part in parts):
+        raise UsageError(f"--grid {text[:40]} is no grid", "give temporal, height and width in patches, as 1,38,56")
+    t, h, w = (int(part) for part in parts)
+    return t, h, w

@@ -1,0 +1,1 @@
+"""Widgets of our own: each draws lines itself, with styles built once."""
