@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import openai
@@ -52,13 +54,20 @@ def test_without_traffic_it_says_so(server: ServerProcess) -> None:
 
 
 def test_the_command_answers_in_json(server: ServerProcess, client: openai.OpenAI, requests_of: Any) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     from workbench.cli.profile import profile
 
+    answered = Event()
+
+    def ask_until_answered() -> None:  # steps happen only while there is traffic
+        while not answered.is_set():
+            ask(client, requests_of)
+
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lambda: [ask(client, requests_of) for _ in range(6)])
-        shown = CliRunner().invoke(profile, ["--run", str(server.run.path), "--steps", str(STEPS), "--json"])
+        asked = pool.submit(ask_until_answered)
+        try:
+            shown = CliRunner().invoke(profile, ["--run", str(server.run.path), "--steps", str(STEPS), "--json"])
+        finally:
+            answered.set()
         asked.result()
     document = json.loads(shown.stdout)
     assert document["schema"] == "workbench.profile.v1"
