@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 import shutil
+import time
 
 import msgspec
 import pytest
