@@ -7,7 +7,7 @@ How it is told apart: work is divided out first. The attention is slow per token
 the same rank, and that rank waits least. A rank with many rows has a normal cost per row (tail.expert-imbalance); a slow link leaves
 the rates normal; a garbage collection (tail.gc-pause) is an event, and its steps are left out here. A rank that is slow in CPU time
 too runs slow code or a slow core; one that is slow in wall time only is being interrupted, and the host's counters say by what. On a
-contended host wall times of all ranks scatter, so more is asked of them; on a starved one a rank that stands out only now and then is
+contended host wall times of all ranks scatter, so more is asked of them, and a rank that stands out only now and then is
 undetermined.
 """
 
@@ -91,7 +91,8 @@ def test(case: Case) -> Result:
         said = (
             f"no rank is slow per unit of work: rank {rank} at most, {wall.attention:.2f}x in attention and {wall.experts:.2f}x in experts"
         )
-        if (case.inflation or 0.0) >= STARVED and wall.least > RATIO:
+        chance = RATIO if (case.inflation or 0.0) >= STARVED else RATIO_CONTENDED
+        if case.contended and wall.least > chance:
             return skipped(f"{said}; here that may be chance: {HINT}")
         return passed(said, round(wall.least, 4), needed, "x the typical rank")
     return _judge(case, suspect, wall, cpu, quiet)
