@@ -31,6 +31,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     repetition: float = 1.0  # divides positive and multiplies negative logits of tokens in prompt or answer
     bias: dict[int, float] = {}  # added to the logits of these tokens
     grammar: str = ""  # llguidance grammar that the answer must follow
+    min_tokens: int = 0  # the answer cannot end before it has so many
 
     @property
     def adjusts(self) -> bool:

@@ -1,7 +1,7 @@
 """The next token of each sequence: greedy, or drawn with temperature, min-p, top-k and top-p from the sequence's own generator.
 
 A choice depends only on the row of logits and on its sequence, never on what else is in the batch. Order as in vLLM: penalties and
-biases, the grammar, temperature, min-p, top-k, top-p.
+biases, the least length, the grammar, temperature, min-p, top-k, top-p.
 
 The rank that has the logits need not be the one that holds the sequence: what crosses between them is a `Wanted`.
 """
@@ -127,9 +127,11 @@ def penalised(logits: Tensor, sampling: Sampling, prompt: list[int], answer: lis
 
 
 def _steered(logits: Tensor, sequence: Sequence) -> Tensor:
-    """What the request wants of this row: penalties, biases, grammar."""
+    """What the request wants of this row: penalties, biases, no end before its least length, grammar."""
     start = sequence.prompt_length
     steered = penalised(logits, sequence.sampling, sequence.tokens[:start], sequence.tokens[start:])
+    if sequence.must_go_on:
+        steered[list(sequence.stops)] = -torch.inf
     if sequence.constraint is not None:
         sequence.constraint.restrict(steered)
     return steered

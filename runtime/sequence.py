@@ -88,7 +88,12 @@ class Sequence:
     @property
     def free(self) -> bool:
         """Its next token follows from the model's logits as they are."""
-        return self.constraint is None and not self.sampling.adjusts
+        return self.constraint is None and not self.sampling.adjusts and not self.must_go_on
+
+    @property
+    def must_go_on(self) -> bool:
+        """Its next token may not end the answer."""
+        return self.generated < self.sampling.min_tokens
 
     @property
     def length(self) -> int:

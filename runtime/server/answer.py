@@ -42,6 +42,7 @@ class Answer:
     request: Inflight
     tokenizer: Tokenizer
     stops: list[str]
+    min_tokens: int = 0  # stop strings are looked for in what comes after so many
     token_times: list[int] = field(default_factory=list)  # epoch ns, as sampled
     finish: str | None = None
     detokenize: int = 0  # ns spent in here, all pieces together
@@ -59,7 +60,8 @@ class Answer:
                 self.token_times.append(emitted.ts)
                 # The token that ends the answer is no text, unless the answer was only cut off at its length.
                 piece = "" if token.finish == "stop" else detokenizer.push(token.token)
-                text += cutter.push(piece + (detokenizer.flush() if token.finish else ""))
+                piece += detokenizer.flush() if token.finish else ""
+                text += piece if token.index < self.min_tokens else cutter.push(piece)
                 if cutter.stopped or token.finish:
                     self.finish = "stop" if cutter.stopped else token.finish
                     text += cutter.flush()

@@ -68,7 +68,7 @@ class Call:
         trace = self.trace if index == 0 else gateway.trace(self.trace.received, None)
         inflight = gateway.submit(self.request, prompt, trace, number, replica)
         self.prompt_tokens += 0 if number else len(prompt.tokens)
-        self.answers.append(Answer(index, inflight, gateway.prompts.tokenizer, self.request.stops))
+        self.answers.append(Answer(index, inflight, gateway.prompts.tokenizer, self.request.stops, self.request.min_tokens or 0))
         trace.set(_attributes(gateway, self.request, prompt, self.answers[-1], operation))
         if index:
             trace.set({"moe.first_choice": self.trace.trace_id})

@@ -74,6 +74,8 @@ def parse(body: bytes) -> ChatRequest:
         raise invalid(f"top_logprobs must be between 0 and {MOST_LOGPROBS}, not {request.top_logprobs}", "top_logprobs")
     if request.top_logprobs and not request.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    if request.grammar and request.min_tokens:
+        raise invalid("an answer in a given format ends by itself: leave min_tokens out", "min_tokens")
     if request.grammar and request.ignore_eos:
         raise invalid("an answer in a given format ends by itself: leave ignore_eos out", "ignore_eos")
     _check_tools(request)

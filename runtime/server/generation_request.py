@@ -22,13 +22,14 @@ class StreamOptions(msgspec.Struct):
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """Fields of the OpenAI API; top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos, priority (lower is sooner) and cache_salt
-    as vLLM has them."""
+    """Fields of the OpenAI API; top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos, min_tokens, priority (lower is sooner) and
+    cache_salt as vLLM has them."""
 
     model: str
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = 0
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -87,6 +88,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             repetition=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             grammar=self.grammar,
+            min_tokens=self.min_tokens or 0,
         )
 
     def check(self, vocabulary: int) -> None:
@@ -107,6 +109,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     def _check_numbers(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise invalid(f"max_tokens must be at least 1, not {self.limit}", "max_tokens")
+        if (self.min_tokens or 0) < 0 or (self.limit is not None and (self.min_tokens or 0) > self.limit):
+            raise invalid(f"min_tokens must be between 0 and max_tokens, not {self.min_tokens}", "min_tokens")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:

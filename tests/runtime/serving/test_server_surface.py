@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from runtime.launcher import ServerProcess, start_server
 from runtime.shipped import shapes_moe
@@ -101,6 +102,22 @@ def test_an_answer_follows_its_schema(client: openai.OpenAI, requests_of: Any, t
     assert answer.finish_reason == "stop"
     document = json.loads(answer.message.content or "")
     assert set(document) == {"colour", "count"} and document["colour"] in ("red", "blue") and document["count"] in range(10)
+
+
+def test_an_answer_goes_on_to_its_least_length_as_in_transformers(client: openai.OpenAI, requests_of: Any, reference: Any) -> None:
+    rendered = reference.apply_chat_template([{"role": "user", "content": QUESTION}], tokenize=False, add_generation_prompt=True)
+    tokens = reference(rendered, add_special_tokens=False)["input_ids"]
+    model = AutoModelForImageTextToText.from_pretrained(shapes_moe(), dtype=torch.float32).eval()
+    short = client.chat.completions.create(**requests_of.chat(QUESTION))
+    assert short.usage is not None
+    least = short.usage.completion_tokens + 6
+    expected = model.generate(torch.tensor([tokens]), min_new_tokens=least, max_new_tokens=least, do_sample=False)[0, len(tokens) :]
+    asked = requests_of.chat(QUESTION, max_tokens=least) | {"extra_body": {"min_tokens": least}}
+    found = client.chat.completions.create(**asked, stop=["."])  # a stop string does not end it before either
+    assert found.choices[0].message.content == reference.decode(expected, skip_special_tokens=True)
+    assert found.usage is not None and found.usage.completion_tokens == least
+    with pytest.raises(openai.BadRequestError, match="min_tokens"):
+        client.chat.completions.create(**requests_of.chat(QUESTION, max_tokens=4) | {"extra_body": {"min_tokens": 5}})
 
 
 def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, requests_of: Any, reference: Any) -> None:
