@@ -44,19 +44,23 @@ def run(family: Any, layouts: dict[str, dict[str, int]], folder: Path) -> dict[s
     }
 
 
-def check(family: Any, layout: Layout, outs: list[Any]) -> None:
+def check(family: Any, layout: Layout, outs: list[Any]) -> float:
+    """The largest relative L2 of the logits."""
     drawn: dict[int, list[Any]] = {}
+    largest = 0.0
     for out in outs:
         expected = family.logits[out["place"].dp :: layout.dp] if out["place"].pp == layout.pp - 1 else []
         for answers in (out["whole"], out["switched"]):
             errors = [float((a - b).norm() / b.norm()) for a, b in zip(answers, expected, strict=True)]
             assert max(errors, default=0.0) < TOLERANCE, errors
+            largest = max([largest, *errors])
         drawn |= out["tokens"]
         check_shared(family, out["tables"]["layer"])
     assert sorted(drawn) == list(range(len(family.prompts)))
     for number, answer in drawn.items():
         if number:  # the first is drawn at random
             check_greedy(family, family.prompts[number], [token for token, _, _ in answer])
+    return largest
 
 
 def check_shared(family: Any, rows: list[dict[str, Any]]) -> None:
@@ -88,7 +92,7 @@ def test_lanes_and_stages(families, tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FEW + MANY)
-def test_every_layout(families, tmp_path, name):
+def test_every_layout(families, tmp_path, name, record_property):
     family = families[name]
     for key, outs in run(family, ALL, tmp_path).items():
-        check(family, Layout(**ALL[key]), outs)
+        record_property(f"{key}, largest relative L2", f"{check(family, Layout(**ALL[key]), outs):.1e}")
