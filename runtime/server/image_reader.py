@@ -29,10 +29,11 @@ class Patches:
 
 
 class ImageReader:
-    """`token`: the id that stands for an image in the prompt."""
+    """`token`: the id that stands for an image in the prompt; `spatial`: whether its tokens have positions t, h, w (ArchSpec)."""
 
-    def __init__(self, settings: ImageSettings, token: int, workers: int, max_bytes: int, max_pixels: int) -> None:
+    def __init__(self, settings: ImageSettings, token: int, spatial: bool, workers: int, max_bytes: int, max_pixels: int) -> None:
         self.token = token
+        self._spatial = spatial
         self._settings = settings
         self._max_bytes = max_bytes
         self._max_pixels = max_pixels
@@ -45,7 +46,9 @@ class ImageReader:
         return list(await asyncio.gather(*(loop.run_in_executor(self._pool, self._read, *uri) for uri in uris)))
 
     def positions(self, tokens: list[int], grids: list[tuple[int, int, int]]) -> bytes:
-        """int64 [3, T] of a prompt with images."""
+        """int64 [3, T] of a prompt with images; empty where they count on like text."""
+        if not self._spatial:
+            return b""
         ids = np.asarray(tokens, dtype=np.int64)
         positions = mrope_positions(ids, grids, self.token, self._settings.merge)
         return np.ascontiguousarray(positions, dtype=np.int64).tobytes()
@@ -66,7 +69,7 @@ class ImageReader:
             raise invalid(f"{where}: the image cannot be decoded: {error}", where) from error
         (t, h, w), raw = grid, patches.tobytes()
         tokens = t * h * w // self._settings.merge**2
-        return Patches(raw, patches.shape[1], (t, h, w), tokens, image_digest(raw, (t, h, w)))
+        return Patches(raw, patches.size // len(patches), (t, h, w), tokens, image_digest(raw, (t, h, w)))
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         if width * height > self._max_pixels:

@@ -26,7 +26,7 @@ LONG_TEXT = 20_000  # characters; above, templates and tokenizer leave the event
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`images` stand at their places in `tokens`; `positions` is int64 [3, T], empty for plain text."""
+    """`images` stand at their places in `tokens`; `positions` is int64 [3, T], empty where all tokens count on."""
 
     tokens: list[int]
     positions: bytes
