@@ -34,7 +34,8 @@ def _qwen(vision: VisionSpec) -> Shapes:
 def _merger(at: str, vision: VisionSpec, norm_width: int) -> Shapes:
     """A patch merger: norm, then two linear layers on merge x merge patches side by side."""
     merged = vision.hidden * vision.merge**2
-    return _norm(at + "norm", norm_width) | _linear(at + "linear_fc1", merged, merged) | _linear(at + "linear_fc2", vision.out_hidden, merged)
+    matrices = _linear(at + "linear_fc1", merged, merged) | _linear(at + "linear_fc2", vision.out_hidden, merged)
+    return _norm(at + "norm", norm_width) | matrices
 
 
 def _moonvit(vision: MoonVitSpec) -> Shapes:

@@ -19,6 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from transformers.core_model_loading import PermuteForRope
+from transformers.models.kimi_k25.configuration_kimi_k25 import Kimi_K25VisionConfig
 from transformers.models.kimi_k25.modeling_kimi_k25 import Kimi_K25MultimodalProjection, Kimi_K25VisionModel
 
 Grids = list[tuple[int, int, int]]
@@ -74,16 +75,15 @@ class K3Tower:
     def __init__(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         sizes, text = config["vision_config"], config["text_config"]["hidden_size"]
         hidden, heads, wide = sizes["vt_hidden_size"], sizes["vt_num_attention_heads"], sizes["qkv_hidden_size"]
-        vision = transformers.models.kimi_k25.configuration_kimi_k25.Kimi_K25VisionConfig(
+        vision = Kimi_K25VisionConfig(
             patch_size=sizes["patch_size"], pos_emb_height=sizes["init_pos_emb_height"], pos_emb_width=sizes["init_pos_emb_width"],
             num_attention_heads=heads, num_hidden_layers=sizes["vt_num_hidden_layers"], hidden_size=hidden,
             intermediate_size=sizes["vt_intermediate_size"],
         )  # fmt: skip
         vision.head_dim = wide // heads  # what its rotary embedding turns
         self.tower = Kimi_K25VisionModel(vision).float().eval()
-        around = SimpleNamespace(
-            vision_config=vision, text_config=SimpleNamespace(hidden_size=text), projection_hidden_size=hidden, projection_layer_norm_eps=1e-5
-        )
+        around = SimpleNamespace(vision_config=vision, text_config=SimpleNamespace(hidden_size=text))
+        around.projection_hidden_size, around.projection_layer_norm_eps = hidden, 1e-5
         self.projector = Kimi_K25MultimodalProjection(around).eval()
         self.projector.pre_norm, self.post_norm = nn.Identity(), nn.RMSNorm(text, eps=1e-5)
         self.tower.patch_embed.pos_emb.interpolation_mode = "bilinear"
