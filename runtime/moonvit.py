@@ -58,7 +58,7 @@ class MoonVitTower:
     def merge(self, hidden: Tensor, grids: Sequence[Grid]) -> Tensor:
         """[P, hidden] -> [M, merge^2, hidden]: the patches of a token, in reading order, each the mean over the frames."""
         side, parts = self.spec.merge, []
-        for part, (t, h, w) in zip(hidden.split([t * h * w for t, h, w in grids]), grids, strict=True):
+        for part, (t, h, w) in zip(torch.split(hidden, [t * h * w for t, h, w in grids]), grids, strict=True):
             still = part.view(t, h * w, -1).float().mean(0).to(part) if t > 1 else part
             blocks = still.view(h // side, side, w // side, side, -1).transpose(1, 2)
             parts.append(blocks.reshape(h * w // side**2, side**2, -1))
@@ -126,5 +126,5 @@ def _frequencies(values: int, base: float) -> Tensor:
 
 def _rotate(heads: Tensor, turns: Tensor) -> Tensor:
     """[P, 2, heads, D], neighbours taken as one complex number, in float32."""
-    pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)).contiguous())
+    pairs = torch.view_as_complex(torch.unflatten(heads.float(), -1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * turns).flatten(-2)

@@ -59,8 +59,12 @@ def _moonvit(vision: MoonVitSpec) -> Shapes:
 
 
 def _linear(name: str, rows: int, columns: int, bias: bool = True) -> Shapes:
-    return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+    return _with_bias(name, (rows, columns), bias)
 
 
 def _norm(name: str, size: int, bias: bool = True) -> Shapes:
-    return {f"{name}.weight": (size,)} | ({f"{name}.bias": (size,)} if bias else {})
+    return _with_bias(name, (size,), bias)
+
+
+def _with_bias(name: str, shape: tuple[int, ...], bias: bool) -> Shapes:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]} if bias else {f"{name}.weight": shape}

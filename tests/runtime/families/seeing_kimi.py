@@ -35,8 +35,9 @@ MISNAMED = {
     "model.mm_projector.": "mm_projector.",
 }
 TEMPLATE = (
-    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}"
-    " <|media_begin|> <|media_pad|> <|media_end|> {% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{% if p.type == 'text' %}{{ p.text }}{% else %} <|media_begin|> w{{ p.width }} w{{ p.height }} <|media_pad|> <|media_end|> {% endif %}"
+    "{% endfor %}{% endif %}{% endfor %}"
 )
 
 
@@ -133,7 +134,8 @@ class K3Tower:
 
 
 def _add_words(path: Path) -> None:
-    """What a server needs besides: a tokenizer whose words are w0, w1 ..., a template, and how pictures are prepared."""
+    """What a server needs besides: a tokenizer whose words are w0, w1 ..., a template that writes the sizes of pictures as K3 reads them,
+    and how pictures are prepared."""
     named = {IMAGE: "<|media_pad|>", VIDEO: "<|video|>", START: "<|media_begin|>", END: "<|media_end|>"}
     words = {named.get(i, f"w{i}"): i for i in range(320)}
     tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))

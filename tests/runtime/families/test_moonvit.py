@@ -209,8 +209,8 @@ def test_served_pictures_are_answered_as_transformers_does(k25, server, record_p
 
     prepared = [preprocess(one, ImageSettings.read(path)) for one in pictures]
     ids = [5, 17]
-    for _, (_, h, w) in prepared:
-        ids += [START, *[IMAGE] * (h * w // 4), END, 44]
+    for one, (_, (_, h, w)) in zip(pictures, prepared, strict=True):
+        ids += [START, *one.size, *[IMAGE] * (h * w // 4), END, 44]
     assert answer["usage"]["prompt_tokens"] == len(ids)
     pixels, grids = torch.from_numpy(np.concatenate([one for one, _ in prepared])), torch.tensor([grid for _, grid in prepared])
     worst = 0.0
