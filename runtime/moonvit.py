@@ -17,8 +17,8 @@ from runtime.arch import MoonVitSpec
 from runtime.vision import Grid, coordinates, equal_runs
 
 LAYER_NORM_EPS = 1e-5
-# K3's norms are published as torch.nn.RMSNorm without an epsilon: what torch 2.13 then adds, whatever the dtype. Older versions took the
-# epsilon of the dtype at hand, 2^-7 in bfloat16.
+# K3's norms are published as torch.nn.RMSNorm without an epsilon: this is what torch 2.13 then adds, whatever the dtype. Some engines pin
+# bfloat16's epsilon instead, 2^-7; nothing published decides between them.
 RMS_NORM_EPS = torch.finfo(torch.float32).eps
 TIME_BASE = 10_000.0
 
