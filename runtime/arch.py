@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from runtime.arch_attention import AnyAttention, AttentionSpec, KdaSpec, MlaSpec, RopeSpec, YarnSpec
 from runtime.arch_moe import SILU, Activation, MoeSpec, RouterSpec
+from runtime.arch_vision import AnyVision, MoonVitSpec, VisionSpec
 from traces.errors import CheckpointError
 
 __all__ = [
-    "SILU", "Activation", "AnyAttention", "ArchSpec", "AttentionSpec", "KdaSpec", "LayerSpec", "MlaSpec", "MoeSpec", "QuantSpec",
-    "RopeSpec", "RouterSpec", "Skipped", "SpecialTokens", "VisionSpec", "YarnSpec", "read_arch",
+    "SILU", "Activation", "AnyAttention", "AnyVision", "ArchSpec", "AttentionSpec", "KdaSpec", "LayerSpec", "MlaSpec", "MoeSpec",
+    "MoonVitSpec", "QuantSpec", "RopeSpec", "RouterSpec", "Skipped", "SpecialTokens", "VisionSpec", "YarnSpec", "read_arch",
 ]  # fmt: skip
 
 
@@ -59,30 +60,6 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class VisionSpec:
-    """The vision tower: patches -> blocks -> merged tokens of width `out_hidden`, and side outputs after the `deepstack` blocks."""
-
-    depth: int
-    hidden: int
-    heads: int
-    width: int
-    channels: int
-    patch: int
-    temporal_patch: int
-    merge: int
-    out_hidden: int
-    grid_side: int  # the learned position grid is grid_side x grid_side
-    deepstack: tuple[int, ...]
-    rope_theta: float
-    activation: Literal["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
-
-    @property
-    def patch_values(self) -> int:
-        """Values of one patch: channels x temporal x patch x patch."""
-        return self.channels * self.temporal_patch * self.patch * self.patch
-
-
-@dataclass(frozen=True, slots=True)
 class SpecialTokens:
     """Token ids with a meaning to the model; None where the config names none."""
 
@@ -111,15 +88,19 @@ class ArchSpec:
     tied_embeddings: bool
     keys: Mapping[str, str]
     tokens: SpecialTokens = field(default_factory=SpecialTokens)
-    vision: VisionSpec | None = None
+    vision: AnyVision | None = None
     quant: QuantSpec | None = None
     skipped: tuple[Skipped, ...] = ()
-    checked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # tensors that must be there in this shape, though unused
 
     @property
     def recurrent(self) -> bool:
         """Whether a sequence has a state besides its cached tokens."""
         return any(isinstance(layer.attention, KdaSpec) for layer in self.layers)
+
+    @property
+    def spatial_positions(self) -> bool:
+        """Whether the tokens of a picture have positions t, h, w; else they count on like text."""
+        return self.rope is not None and self.rope.sections is not None
 
     @property
     def attention_residuals(self) -> bool:

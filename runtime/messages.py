@@ -40,7 +40,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ImagePatches(msgspec.Struct, frozen=True, array_like=True):
-    """One preprocessed image: float32 patches [P, C*t*p*p] and where its tokens stand in the prompt."""
+    """One preprocessed image: float32 patches [P, width] and where its tokens stand in the prompt."""
 
     data: bytes
     width: int  # elements of a patch

@@ -36,7 +36,8 @@ from runtime.step_rows import RowSink
 from runtime.tiers.forecast import Forecast
 from runtime.tiers.source import ExpertSource
 from runtime.tiers.tier import ExpertTier
-from runtime.vision import Grid, VisionTower
+from runtime.towers import Tower, tower_of
+from runtime.vision import Grid
 from runtime.weight_hash import layer_hashes
 from runtime.weights import ExpertBank, LayerWeights, ModelWeights, assemble
 from traces.errors import UsageError
@@ -73,7 +74,9 @@ class MoeModel:
         self.clock: Clock = clock_for(self.device)
         mesh.use(self.clock, self.device)
         self.rope = Rope(arch.rope, self.device) if arch.rope is not None else None
-        self.tower = VisionTower(arch.vision, self.weights.vision) if arch.vision is not None and self.share.vision else None
+        self.tower: Tower | None = None
+        if arch.vision is not None and self.share.vision:
+            self.tower = tower_of(arch.vision, self.weights.vision)
         self.mixtures = self._mixtures()
         self.identity = ExpertIdentity([])
         if self.mixtures:
@@ -250,7 +253,8 @@ class MoeModel:
 
     @torch.inference_mode()
     def encode_images(self, patches: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, list[Tensor]]:
-        """patches [P, C*t*p*p] float32, grids (t, h, w) in patches -> (embeddings [M, H], deepstack side outputs [M, H] each)."""
+        """patches [P, C*t*p*p] float32, grids (t, h, w) in patches -> (embeddings [M, H], deepstack side outputs [M, H] each).
+        ValueError without a tower, and for grids that the tower cannot read."""
         if self.tower is None:
             raise ValueError(f"{self.arch.architecture} has no vision tower on rank {self.mesh.rank}")
         return self.tower.encode(patches.to(self.device), grids)

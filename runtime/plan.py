@@ -24,8 +24,6 @@ def plan_rank(checkpoint: Checkpoint, arch: ArchSpec, placement: Placement, rank
     """
     planner = Planner(checkpoint, arch, (layout or Layout(dp=placement.ranks)).share(rank, len(arch.layers)))
     plan_all(planner, placement)
-    for name, shape in arch.checked.items():
-        planner.find(name, shape)
     _note_skipped(planner)
     _refuse_extra(planner)
     return planner.plan

@@ -1,4 +1,4 @@
-"""The vision tower: pixel patches to the embeddings that take the places of image tokens.
+"""The Qwen3-VL tower: pixel patches to the embeddings that take the places of image tokens.
 
 Computed as transformers 5.24 does (models/qwen3_vl_moe/modeling_qwen3_vl_moe.py, Qwen3VLMoeVisionModel; vision_utils.py).
 Patches come in merge-block order: the merge x merge patches of one token are adjacent.
@@ -33,7 +33,7 @@ class VisionTower:
         weights, spec = self.weights, self.spec
         patch = weights["patch_embed.proj.weight"]
         hidden = F.linear(patches.to(patch), patch.flatten(1), weights["patch_embed.proj.bias"])
-        rows, columns = _coordinates(grids, spec.merge)
+        rows, columns = coordinates(grids, spec.merge)
         hidden = hidden + self._positions(rows, columns, grids).to(hidden)
         cos, sin = self._rope(rows, columns)
         frames = [h * w for t, h, w in grids for _ in range(t)]
@@ -62,7 +62,7 @@ class VisionTower:
         turned = _rotate(qkv[:, :2], cos, sin).to(qkv)
         query, key, value = turned[:, 0], turned[:, 1], qkv[:, 2]
         out = torch.empty_like(query)
-        for first, n, size in _equal_runs(frames):
+        for first, n, size in equal_runs(frames):
             q, k, v = (x[first : first + n * size].view(n, size, heads, -1).transpose(1, 2) for x in (query, key, value))
             context = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)  # [n, size, heads, D]
             out[first : first + n * size] = context.reshape(n * size, heads, -1)
@@ -94,7 +94,7 @@ class VisionTower:
         return angle.cos(), angle.sin()
 
 
-def _coordinates(grids: Sequence[Grid], merge: int) -> tuple[Tensor, Tensor]:
+def coordinates(grids: Sequence[Grid], merge: int) -> tuple[Tensor, Tensor]:
     """Row and column of every patch, in merge-block order, repeated for every frame: two [P] int64."""
     rows, columns = [], []
     for t, h, w in grids:
@@ -121,7 +121,7 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return heads * cos + torch.cat((-high, low), -1) * sin
 
 
-def _equal_runs(frames: list[int]) -> list[tuple[int, int, int]]:
+def equal_runs(frames: list[int]) -> list[tuple[int, int, int]]:
     """Neighbouring frames of equal size attend in one call: (first patch, frames, patches a frame)."""
     runs: list[tuple[int, int, int]] = []
     at = 0

@@ -83,7 +83,7 @@ def _served(run: Run, store: Store, inventory: Inventory) -> Served:
 def _lines(store: Store, inventory: Inventory, served: Served) -> Iterable[ComparedLine]:
     layout = served.layout
     costs = Costs(inventory, computed(served.item))
-    # Known and not loaded (ArchSpec.skipped): draft layers, and the vision towers that this runtime does not have.
+    # Known and not loaded (ArchSpec.skipped): draft layers, and a vision tower that the config does not describe.
     unused = {"mtp"} if served.sees else {"mtp", *SEEING}
     plan = stages(inventory.layers, layout.pp, served.stage_layers)
     rises = _rises(store)

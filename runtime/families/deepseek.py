@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runtime.arch import ArchSpec, LayerSpec, MlaSpec, MoeSpec, RouterSpec, Skipped, YarnSpec
+from runtime.arch import ArchSpec, LayerSpec, MlaSpec, MoeSpec, RouterSpec, YarnSpec
 from runtime.config_reader import ConfigReader
 from runtime.families.common import (
     MLP,
@@ -51,7 +51,6 @@ def read_deepseek_text(
     architecture: str,
     prefix: str,
     head: str = "lm_head.weight",
-    skipped: tuple[Skipped, ...] = (),
 ) -> ArchSpec:
     """The decoder whose keys begin with `prefix`; `whole` is the reader of the config around it, or `text` itself."""
     silu_only(text)
@@ -75,7 +74,7 @@ def read_deepseek_text(
         keys=layer_keys(prefix, NORMS, MLA, MLP, MLP_EXPERTS) | {"head": head},
         tokens=tokens(whole, text),
         tied_embeddings=tied(whole, text),
-        skipped=skipped + predictors(text, prefix),
+        skipped=predictors(text, prefix),
         **sizes(text, eps=1e-6),
     )
 

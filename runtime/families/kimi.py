@@ -1,4 +1,5 @@
-"""Kimi Linear and Kimi K3: delta attention, latent attention without positions, and for K3 latent mixtures and attention residuals.
+"""The Kimi models. Kimi Linear and Kimi K3: delta attention, latent attention without positions, and for K3 latent mixtures and
+attention residuals. K2.5: DeepSeek-V3's text model. K2.5 and K3 see, with MoonViT.
 
 kimi_linear as transformers 5.24 computes it (models/kimi_linear); K3 by its published configuration and tensors, and two independent open
 implementations of its forward pass (colibri c/kimi_k3.c, SGLang's kimi_k3 model).
@@ -7,7 +8,8 @@ implementations of its forward pass (colibri c/kimi_k3.c, SGLang's kimi_k3 model
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from runtime.arch import Activation, ArchSpec, KdaSpec, LayerSpec, MlaSpec, MoeSpec, RouterSpec, Skipped
 from runtime.config_reader import ConfigReader
@@ -38,7 +40,7 @@ _RESIDUALS = {
 }
 # transformers 5.24 saves a dense layer of kimi_linear under the name of the mixture.
 _DENSE = {name: f"{key}|{key.replace('mlp.', 'block_sparse_moe.')}" for name, key in MLP.items()}
-_NO_IMAGES = "the vision tower is not computed: text only"
+_BLIND = tuple(Skipped(prefix, "the config describes no vision tower: text only") for prefix in ("vision_tower.", "mm_projector."))
 
 
 def read_kimi_linear(config: Mapping[str, Any]) -> ArchSpec:
@@ -47,32 +49,31 @@ def read_kimi_linear(config: Mapping[str, Any]) -> ArchSpec:
 
 
 def read_kimi_k3(config: Mapping[str, Any]) -> ArchSpec:
-    """The text model of K3; its vision tower is checked, and left out."""
+    """Text and vision of K3."""
     whole = ConfigReader(config)
     text = whole.section("text_config")
-    tower = read_moonvit(whole.section("vision_config"), text.integer("hidden_size")) if "vision_config" in config else {}
-    skipped = tuple(Skipped(prefix, _NO_IMAGES) for prefix in ("vision_tower.", "mm_projector."))
-    return _decoder(whole, text, "kimi_k3", "KimiK3ForConditionalGeneration", "language_model.model.", skipped, tower)
+    arch = _decoder(whole, text, "kimi_k3", "KimiK3ForConditionalGeneration", "language_model.model.")
+    return _seeing(arch, whole, "k3")
 
 
 def read_kimi_k25(config: Mapping[str, Any]) -> ArchSpec:
-    """The text model of K2.5, which is DeepSeek-V3's, in the hub's key layout."""
+    """Text and vision of K2.5; the text model is DeepSeek-V3's, in the hub's key layout."""
     whole = ConfigReader(config)
     text = whole.section("text_config")
-    skipped = tuple(Skipped(prefix, _NO_IMAGES) for prefix in ("vision_tower.", "mm_projector."))
-    architecture = "KimiK25ForConditionalGeneration"
-    return read_deepseek_text(whole, text, "kimi_k25", architecture, "language_model.model.", "language_model.lm_head.weight", skipped)
+    names = ("kimi_k25", "KimiK25ForConditionalGeneration", "language_model.model.", "language_model.lm_head.weight")
+    return _seeing(read_deepseek_text(whole, text, *names), whole, "k2.5")
 
 
-def _decoder(
-    whole: ConfigReader,
-    text: ConfigReader,
-    family: str,
-    architecture: str,
-    prefix: str,
-    skipped: tuple[Skipped, ...] = (),
-    checked: Mapping[str, tuple[int, ...]] | None = None,
-) -> ArchSpec:
+def _seeing(arch: ArchSpec, whole: ConfigReader, form: Literal["k2.5", "k3"]) -> ArchSpec:
+    """With its tower, where the config describes one."""
+    if not whole.raw.get("vision_config"):
+        return replace(arch, skipped=arch.skipped + _BLIND)
+    eps = whole.number("projection_layer_norm_eps", default=1e-5)
+    vision = read_moonvit(whole.section("vision_config"), arch.hidden, form, eps)
+    return replace(arch, vision=vision, keys={**arch.keys, "vision": ""})
+
+
+def _decoder(whole: ConfigReader, text: ConfigReader, family: str, architecture: str, prefix: str) -> ArchSpec:
     if text.integer("num_nextn_predict_layers", default=0):
         raise text.refuse("num_nextn_predict_layers", "no multi-token prediction layers")
     head = prefix.removesuffix("model.") + "lm_head.weight"
@@ -86,8 +87,6 @@ def _decoder(
         keys=keys,
         tokens=tokens(whole, text),
         tied_embeddings=tied(whole, text),
-        skipped=skipped,
-        checked=checked or {},
         **sizes(text, eps=1e-5),
     )
 

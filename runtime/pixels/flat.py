@@ -31,6 +31,13 @@ def flatten(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def transparent(image: Image.Image) -> bool:
+    """Whether something behind it would be seen."""
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return False
+    return image.convert("RGBA").getchannel("A").getextrema() != (255, 255)
+
+
 def facts(image: Image.Image) -> dict[str, Any]:
     """What a file said before anything was converted: format, mode, size, orientation tag, whether it has transparency."""
     return {

@@ -30,7 +30,8 @@ class Recipe:
 
     `min_pixels`, `max_pixels`: area after resizing (qwen, glm; glm counts it for every temporal position). `size`: (height, width) to
     resize to (siglip), (shortest edge, 0) for clip, the longest edge twice for pixtral, the most pixels a side twice for kimi. `crop`:
-    (height, width) cut from the middle (clip), empty for none. `max_patches`: of one picture (kimi).
+    (height, width) cut from the middle (clip), empty for none. `max_patches`: of one picture (kimi). `opaque`: only pictures without
+    transparency can be prepared (published K3 lays the others on a chessboard after resizing, which is not made here).
     """
 
     family: Family = "qwen"
@@ -48,6 +49,7 @@ class Recipe:
     resample: int = _BICUBIC
     rescale: bool = True
     normalise: bool = True
+    opaque: bool = False
 
     @classmethod
     def read(cls, checkpoint: str | Path) -> Recipe:
@@ -175,6 +177,7 @@ def _kimi(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     side = size.get("max_height") or raw.get("patch_limit_on_one_side") or given["size"][0] // patch
     most = raw.get("max_patches") or raw.get("in_patch_limit") or given["max_patches"]
     found: dict[str, Any] = {"size": (int(side) * patch, int(side) * patch), "max_patches": int(most)}
+    found["opaque"] = raw.get("transparent_bg_config") is not None
     if raw.get("merge_kernel_size") is not None:
         kernel = raw["merge_kernel_size"]
         found["merge"] = int(kernel[0] if isinstance(kernel, list) else kernel)

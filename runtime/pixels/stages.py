@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from runtime.pixels.flat import flatten, upright
-from runtime.pixels.geometry import final_size, resized_size
+from runtime.pixels.flat import flatten, transparent, upright
+from runtime.pixels.geometry import BadImage, final_size, resized_size
 from runtime.pixels.patches import Grid, arranged
 from runtime.pixels.recipe import Recipe
 
@@ -22,6 +22,8 @@ def prepare(image: Image.Image, recipe: Recipe, tap: Tap | None = None) -> tuple
     """A picture -> (float32 in the family's layout, see `patches.arranged`; its grid in patches). BadImage when unusable."""
     turned = upright(image)
     _tell(tap, "image.oriented", turned)
+    if recipe.opaque and transparent(turned):
+        raise BadImage("a transparent picture, which this model wants on a chessboard", "lay it on a colour before sending it")
     flat = flatten(turned)
     _tell(tap, "image.flat", flat)
     pixels = fitted(resized(flat, recipe), recipe)

@@ -16,7 +16,7 @@ from probes.fingerprint import fingerprint
 from probes.memory import MemorySampler
 from probes.recorder import NullRecorder, Recorder, Recording
 from probes.spans import Tracing
-from runtime.arch import ArchSpec
+from runtime.arch import AnyVision, ArchSpec
 from runtime.images import ImageSettings
 from runtime.placement import Placement
 from runtime.serve_config import ServeConfig
@@ -108,10 +108,21 @@ def build_prompts(config: ServeConfig, arch: ArchSpec) -> PromptBuilder:
     images = None
     if arch.vision is not None and arch.tokens.image is not None:
         settings = ImageSettings.read(folder)
-        if settings.family != "qwen":  # of the towers that are served, all read Qwen2-VL's patches
-            raise CheckpointError(f"the tower does not read pictures prepared for {settings.family}", "check preprocessor_config.json")
-        images = ImageReader(settings, arch.tokens.image, config.image_workers, config.max_image_bytes, config.max_image_pixels)
+        _check_pictures(settings, arch.vision)
+        limits = (config.image_workers, config.max_image_bytes, config.max_image_pixels)
+        images = ImageReader(settings, arch.tokens.image, arch.spatial_positions, *limits)
     return PromptBuilder(ChatTemplate.of(folder), Tokenizer.of(folder), images, config.max_images)
+
+
+def _check_pictures(settings: ImageSettings, vision: AnyVision) -> None:
+    """CheckpointError when pictures are prepared for another tower than the model's."""
+    if settings.family != vision.pictures:
+        raise CheckpointError(f"the tower does not read pictures prepared for {settings.family}", "check preprocessor_config.json")
+    for name in ("patch", "temporal_patch", "merge"):
+        prepared, read = getattr(settings, name), getattr(vision, name)
+        if prepared != read:
+            message = f"preprocessor_config.json prepares pictures with {name} {prepared}, the tower of config.json reads {name} {read}"
+            raise CheckpointError(message, "use the preprocessor_config.json that belongs to the weights")
 
 
 def _log_to(path: Path) -> None:

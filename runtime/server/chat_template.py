@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from runtime.server.chat_request import ChatMessage
 from runtime.server.errors import invalid
 from traces.errors import CheckpointError
+
+Size = tuple[int, int]
 
 
 class ChatTemplate:
@@ -48,28 +51,35 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise CheckpointError(f"the chat template of {folder.name} is no Jinja: {error.message} in line {error.lineno}") from error
 
-    def render(self, messages: list[ChatMessage], tools: list[dict[str, Any]] | None = None, generate: bool = True) -> str:
-        """The prompt. ApiError 400 when the template refuses the messages, or knows nothing of tools."""
+    def render(
+        self, messages: list[ChatMessage], tools: list[dict[str, Any]] | None = None, generate: bool = True, sizes: Sequence[Size] = ()
+    ) -> str:
+        """The prompt. `sizes`: (width, height) of the images, for templates that write them (K3 reads them in the prompt).
+        ApiError 400 when the template refuses the messages, or knows nothing of tools."""
         if tools and not self.knows_tools:
             raise invalid("this model's chat template has no place for tools", "tools")
-        offered = {"tools": tools} if tools else {}
+        offered, left = {"tools": tools} if tools else {}, iter(sizes)
         try:
             return self._template.render(
-                messages=[_plain(m) for m in messages], add_generation_prompt=generate, **offered, **self._tokens
+                messages=[_plain(m, left) for m in messages], add_generation_prompt=generate, **offered, **self._tokens
             )
         except jinja2.TemplateError as error:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from error
 
 
-def _plain(message: ChatMessage) -> dict[str, Any]:
-    """As the template sees it. An image is only a mark: its data never enters the prompt's text."""
+def _plain(message: ChatMessage, sizes: Iterator[Size]) -> dict[str, Any]:
+    """As the template sees it. An image is only a mark, with its size where it is known: its data never enters the prompt's text."""
     content = message.content
     if isinstance(content, list):
-        parts = [{"type": "text", "text": part.text} if part.type == "text" else {"type": "image"} for part in content]
+        parts = [{"type": "text", "text": part.text} if part.type == "text" else _mark(next(sizes, None)) for part in content]
         # Templates of text-only models know only strings.
         content = "".join(str(p["text"]) for p in parts) if all(p["type"] == "text" for p in parts) else parts  # type: ignore[assignment]
     more = {"name": message.name, "tool_calls": _parsed(message.tool_calls), "tool_call_id": message.tool_call_id}
     return {"role": message.role, "content": "" if content is None else content, **{k: v for k, v in more.items() if v}}
+
+
+def _mark(size: Size | None) -> dict[str, Any]:
+    return {"type": "image"} if size is None else {"type": "image", "width": size[0], "height": size[1]}
 
 
 def _parsed(calls: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:

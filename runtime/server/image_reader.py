@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from runtime.images import ImageSettings, mrope_positions, preprocess
 from runtime.pixels.files import DAMAGED, FORMATS
+from runtime.pixels.flat import upright
 from runtime.prefix_digest import image_digest
 from runtime.server.data_uri import decode_image
 from runtime.server.errors import ApiError, invalid
@@ -19,20 +20,23 @@ from runtime.server.errors import ApiError, invalid
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """One image: float32 patches [P, width] as bytes, its grid (t, h, w) in patches, and how many tokens it takes in the prompt."""
+    """One image: float32 patches [P, width] as bytes, its grid (t, h, w) in patches, how many tokens it takes in the prompt, and its size
+    (width, height) as it was sent, upright."""
 
     data: bytes
     width: int
     grid: tuple[int, int, int]
     tokens: int
     digest: bytes  # of data and grid
+    size: tuple[int, int]
 
 
 class ImageReader:
-    """`token`: the id that stands for an image in the prompt."""
+    """`token`: the id that stands for an image in the prompt; `spatial`: whether its tokens have positions t, h, w (ArchSpec)."""
 
-    def __init__(self, settings: ImageSettings, token: int, workers: int, max_bytes: int, max_pixels: int) -> None:
+    def __init__(self, settings: ImageSettings, token: int, spatial: bool, workers: int, max_bytes: int, max_pixels: int) -> None:
         self.token = token
+        self._spatial = spatial
         self._settings = settings
         self._max_bytes = max_bytes
         self._max_pixels = max_pixels
@@ -45,7 +49,9 @@ class ImageReader:
         return list(await asyncio.gather(*(loop.run_in_executor(self._pool, self._read, *uri) for uri in uris)))
 
     def positions(self, tokens: list[int], grids: list[tuple[int, int, int]]) -> bytes:
-        """int64 [3, T] of a prompt with images."""
+        """int64 [3, T] of a prompt with images; empty where they count on like text."""
+        if not self._spatial:
+            return b""
         ids = np.asarray(tokens, dtype=np.int64)
         positions = mrope_positions(ids, grids, self.token, self._settings.merge)
         return np.ascontiguousarray(positions, dtype=np.int64).tobytes()
@@ -59,14 +65,15 @@ class ImageReader:
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 self._check_size(where, image.width, image.height)
                 image.load()
-                patches, grid = preprocess(image, self._settings)
+                turned = upright(image)
+                patches, grid = preprocess(turned, self._settings)
         except UnidentifiedImageError as error:
             raise invalid(f"{where}: the image is none of {', '.join(FORMATS)}", where) from error
         except (OSError, SyntaxError, ValueError, *DAMAGED) as error:
             raise invalid(f"{where}: the image cannot be decoded: {error}", where) from error
         (t, h, w), raw = grid, patches.tobytes()
         tokens = t * h * w // self._settings.merge**2
-        return Patches(raw, patches.shape[1], (t, h, w), tokens, image_digest(raw, (t, h, w)))
+        return Patches(raw, patches.size // len(patches), (t, h, w), tokens, image_digest(raw, (t, h, w)), turned.size)
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         if width * height > self._max_pixels:

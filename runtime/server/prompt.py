@@ -26,7 +26,7 @@ LONG_TEXT = 20_000  # characters; above, templates and tokenizer leave the event
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`images` stand at their places in `tokens`; `positions` is int64 [3, T], empty for plain text."""
+    """`images` stand at their places in `tokens`; `positions` is int64 [3, T], empty where all tokens count on."""
 
     tokens: list[int]
     positions: bytes
@@ -55,22 +55,22 @@ class PromptBuilder:
         self._pool = ThreadPoolExecutor(1, "tokenize")
 
     async def build(self, request: ChatRequest, trace: RequestTrace) -> Prompt:
-        """Reports the stages tokenize and image.preprocess. ApiError 400 or 413."""
-        uris = self._image_uris(request)
+        """Reports the stages image.preprocess and tokenize. ApiError 400 or 413."""
+        uris, patches = self._image_uris(request), []
+        if uris:
+            assert self._images is not None
+            patches = await self._images.read(uris)
+            attributes = {"moe.images": len(patches), "moe.image_tokens": sum(image.tokens for image in patches)}
+            trace.stage("image.preprocess", time.time_ns(), attributes)
+        sizes = [image.size for image in patches]
         size = sum(len(p.text or "") for m in request.messages for p in (m.content if isinstance(m.content, list) else []))
         size += sum(len(m.content) for m in request.messages if isinstance(m.content, str))
         if size > LONG_TEXT:
-            tokens = await asyncio.get_running_loop().run_in_executor(self._pool, self._tokens, request)
+            tokens = await asyncio.get_running_loop().run_in_executor(self._pool, self._tokens, request, sizes)
         else:
-            tokens = self._tokens(request)
+            tokens = self._tokens(request, sizes)
         trace.stage("tokenize", time.time_ns(), {"moe.tokens": len(tokens)})
-        if not uris:
-            return Prompt(tokens, b"", [], 0)
-        assert self._images is not None
-        patches = await self._images.read(uris)
-        prompt = self._with_images(tokens, patches)
-        trace.stage("image.preprocess", time.time_ns(), {"moe.images": len(patches), "moe.image_tokens": prompt.image_tokens})
-        return prompt
+        return self._with_images(tokens, patches) if patches else Prompt(tokens, b"", [], 0)
 
     async def plain(self, prompts: list[str | list[int]], special: bool, vocabulary: int, trace: RequestTrace) -> list[Prompt]:
         """Prompts without a template; reports the stage tokenize. ApiError 400 for an empty prompt or an unknown token id."""
@@ -95,8 +95,8 @@ class PromptBuilder:
         if self._images is not None:
             self._images.close()
 
-    def _tokens(self, request: ChatRequest) -> list[int]:
-        return self.tokenizer.encode(self.template.render(request.messages, request.offered_tools))
+    def _tokens(self, request: ChatRequest, sizes: list[tuple[int, int]]) -> list[int]:
+        return self.tokenizer.encode(self.template.render(request.messages, request.offered_tools, sizes=sizes))
 
     def _image_uris(self, request: ChatRequest) -> list[tuple[str, str]]:
         """(place, URI) of every image, in order."""

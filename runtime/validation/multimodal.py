@@ -33,21 +33,21 @@ def examine_multimodal(subject: Subject) -> list[Check]:
         return [Check("picture", "skipped", error.message)]
     patches, grid = preprocess(_picture(), settings)
     tokens = arch.tokens
-    if tokens.image is None or tokens.vision_start is None or tokens.vision_end is None:
-        return [Check("picture", "skipped", "the config names no image tokens")]
+    if tokens.image is None:
+        return [Check("picture", "skipped", "the config names no image token")]
     special = {tokens.image, tokens.video, tokens.vision_start, tokens.vision_end}
     words = [token for token in probe_ids(arch.vocab, 7, 8 * WORDS) if token not in special][: 2 * WORDS]
     count = len(patches) // settings.merge**2
-    ids = [*words[:WORDS], tokens.vision_start, *[tokens.image] * count, tokens.vision_end, *words[WORDS:]]
-    positions = mrope_positions(np.array(ids), [grid], tokens.image, settings.merge)
-    ours = _ours(subject, ids, torch.from_numpy(positions), torch.from_numpy(patches), grid)
-    image = torch.tensor([ids]) == tokens.image
+    around = [[] if token is None else [token] for token in (tokens.vision_start, tokens.vision_end)]
+    ids = [*words[:WORDS], *around[0], *[tokens.image] * count, *around[1], *words[WORDS:]]
+    positions, more = None, {}
+    if arch.spatial_positions:  # the reference makes its own, and asks which tokens stand for pictures
+        positions = torch.from_numpy(mrope_positions(np.array(ids), [grid], tokens.image, settings.merge))
+        more = {"mm_token_type_ids": (torch.tensor([ids]) == tokens.image).int()}
+    ours = _ours(subject, ids, positions, torch.from_numpy(patches), grid)
     with torch.no_grad():
         theirs = subject.outside(
-            input_ids=torch.tensor([ids]),
-            pixel_values=torch.from_numpy(patches),
-            image_grid_thw=torch.tensor([grid]),
-            mm_token_type_ids=image.int(),
+            input_ids=torch.tensor([ids]), pixel_values=torch.from_numpy(patches), image_grid_thw=torch.tensor([grid]), **more
         ).logits[0]
     return [_judged(subject, theirs, ours, count)]
 
@@ -61,7 +61,9 @@ def _judged(subject: Subject, theirs: torch.Tensor, ours: torch.Tensor, count: i
     return Check("picture", "pass" if good else "fail", told, typical, subject.limit)
 
 
-def _ours(subject: Subject, ids: list[int], positions: torch.Tensor, patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+def _ours(
+    subject: Subject, ids: list[int], positions: torch.Tensor | None, patches: torch.Tensor, grid: tuple[int, int, int]
+) -> torch.Tensor:
     model = subject.model
     embeds, deepstack = model.encode_images(patches, [grid])
     rows = torch.tensor([i for i, token in enumerate(ids) if token == model.arch.tokens.image])

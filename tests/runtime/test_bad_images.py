@@ -57,7 +57,7 @@ BAD = {
 
 @pytest.fixture
 def reader() -> Any:
-    made = ImageReader(SETTINGS, token=7, workers=1, max_bytes=200_000, max_pixels=1_000_000)
+    made = ImageReader(SETTINGS, token=7, spatial=True, workers=1, max_bytes=200_000, max_pixels=1_000_000)
     yield made
     made.close()
 

@@ -191,6 +191,17 @@ def test_kimi_pads_with_black_at_the_right_and_the_bottom_and_reads_patches_in_r
     assert (tensor[15] == -1).all() and (tensor[7][:, :, 8:] == -1).all()
 
 
+def test_a_chessboard_behind_transparent_pictures_is_refused() -> None:
+    """As published, K3's preprocessor_config.json lays them on one; opaque pictures are prepared as ever."""
+    board = {**KIMI["media_proc_cfg"], "transparent_bg_config": {"pattern": "chessboard"}}
+    recipe = ImageSettings.of({"image_processor_type": "KimiK3VisionProcessor", "media_proc_cfg": board})
+    clear = photo(64, 48).convert("RGBA")
+    assert np.array_equal(preprocess(clear, recipe)[0], preprocess(photo(64, 48), ImageSettings.of(KIMI))[0])
+    clear.putpixel((3, 3), (0, 0, 0, 0))
+    with pytest.raises(BadImage, match="transparent picture, which this model wants on a chessboard"):
+        preprocess(clear, recipe)
+
+
 @pytest.mark.parametrize("name", [*CONFIGS, "kimi"])
 def test_a_picture_comes_back_from_its_tensor(name: str) -> None:
     recipe = ImageSettings.of(KIMI if name == "kimi" else CONFIGS[name])

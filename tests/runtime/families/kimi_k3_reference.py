@@ -117,7 +117,7 @@ class KimiK3:
                 }
             layer |= self._dense(rand, hidden) if i < text["first_k_dense_replace"] else self._mixture(rand, norm, generator)
             out |= {f"{PREFIX}layers.{i}.{name}": tensor for name, tensor in layer.items()}
-        return out | self._tower(rand)
+        return out | self._tower(rand, norm)
 
     def _dense(self, rand: Any, hidden: int) -> dict[str, Tensor]:
         width = self.text["intermediate_size"]
@@ -145,21 +145,21 @@ class KimiK3:
                 out[f"{at}_scale"] = torch.randint(120, 125, (rows, columns // 32), dtype=torch.uint8, generator=generator)
         return {f"block_sparse_moe.{name}": tensor for name, tensor in out.items()}
 
-    def _tower(self, rand: Any) -> dict[str, Tensor]:
+    def _tower(self, rand: Any, norm: Any) -> dict[str, Tensor]:
         vision = self.config["vision_config"]
         hidden, inner, qkv = vision["vt_hidden_size"], vision["vt_intermediate_size"], vision["qkv_hidden_size"]
         out = {
             "vision_tower.patch_embed.proj.weight": rand(hidden, 3, vision["patch_size"], vision["patch_size"]),
             "vision_tower.patch_embed.pos_emb.weight": rand(vision["init_pos_emb_height"], vision["init_pos_emb_width"], hidden),
-            "vision_tower.encoder.final_layernorm.weight": rand(hidden),
+            "vision_tower.encoder.final_layernorm.weight": norm(hidden),
             "mm_projector.proj.0.weight": rand(4 * hidden, 4 * hidden),
             "mm_projector.proj.2.weight": rand(self.text["hidden_size"], 4 * hidden),
-            "mm_projector.post_norm.weight": rand(self.text["hidden_size"]),
+            "mm_projector.post_norm.weight": norm(self.text["hidden_size"]),
         }
         at = "vision_tower.encoder.blocks.0."
-        shapes = {"norm0": (hidden,), "norm1": (hidden,), "wqkv": (3 * qkv, hidden), "wo": (hidden, qkv)}
-        shapes |= {"mlp.fc0": (inner, hidden), "mlp.fc1": (hidden, inner)}
-        return out | {f"{at}{name}.weight": rand(*shape) for name, shape in shapes.items()}
+        shapes = {"wqkv": (3 * qkv, hidden), "wo": (hidden, qkv), "mlp.fc0": (inner, hidden), "mlp.fc1": (hidden, inner)}
+        out |= {f"{at}{name}.weight": rand(*shape) for name, shape in shapes.items()}
+        return out | {f"{at}{name}.weight": norm(hidden) for name in ("norm0", "norm1")}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Takes the weights over; packed ones are decoded."""
@@ -169,11 +169,15 @@ class KimiK3:
                 stem = name.removesuffix("_packed")
                 self.weights[stem] = unpack_mxfp4(packed, tensors[f"{stem}_scale"])
 
+    def embed(self, tokens: list[int]) -> Tensor:
+        """[T, H]."""
+        return self.weights[PREFIX + "embed_tokens.weight"][tokens]
+
     @torch.no_grad()
-    def logits(self, tokens: list[int]) -> Tensor:
-        """[T, V]."""
+    def logits(self, tokens: list[int], embeds: Tensor | None = None) -> Tensor:
+        """[T, V]; `embeds` [T, H]: what the decoder reads, where it is not the tokens' own embeddings."""
         w, eps = self.weights, self.text["rms_norm_eps"]
-        running: Tensor | None = w[PREFIX + "embed_tokens.weight"][tokens]
+        running: Tensor | None = self.embed(tokens) if embeds is None else embeds
         frozen: list[Tensor] = []
 
         def read(at: str, stream: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.arch import AttentionSpec, KdaSpec, MlaSpec, QuantSpec, read_arch
+from runtime.arch import AttentionSpec, KdaSpec, MlaSpec, MoonVitSpec, QuantSpec, read_arch
 from traces.errors import CheckpointError
 
 # The fields that matter, as published.
@@ -104,7 +104,24 @@ def test_kimi_k25_reads_its_text_config():
     arch = read_arch({"model_type": "kimi_k25", "text_config": text, "vision_config": {}})
     assert arch.key("expert.down", layer=60, expert=3) == "language_model.model.layers.60.mlp.experts.3.down_proj.weight"
     assert arch.key("head") == "language_model.lm_head.weight"
-    assert {s.prefix for s in arch.skipped} == {"vision_tower.", "mm_projector."}
+    assert arch.vision is None and {s.prefix for s in arch.skipped} == {"vision_tower.", "mm_projector."}
+
+
+def test_published_towers(published):
+    """Of K2.5 its whole vision_config; what it leaves out is the family's."""
+    more = {
+        "init_pos_emb_time": 4, "merge_type": "sd2_tpool", "mm_hidden_size": 1152, "mm_projector_type": "patchmerger", "pos_emb_type":
+        "divided_fixed", "projector_hidden_act": "gelu", "projector_ln_eps": 1e-05, "text_hidden_size": 7168, "video_attn_type":
+        "spatial_temporal",
+    }  # fmt: skip
+    before = published("kimi_k25")
+    for config in (before, {**before, "vision_config": {**before["vision_config"], **more}}):
+        arch = read_arch(config)
+        assert arch.vision == MoonVitSpec(27, 1152, 16, 1152, 4304, 14, 2, 7168, (64, 64), 4, "k2.5", "bicubic", 1e-5)
+        assert arch.vision.bias and not arch.spatial_positions and arch.skipped == ()
+    arch = read_arch(published("kimi_k3"))
+    assert arch.vision == MoonVitSpec(27, 1024, 12, 1536, 4096, 14, 2, 7168, (64, 64), 4, "k3", "bilinear", 1e-5)
+    assert not arch.vision.bias and arch.skipped == ()
 
 
 def changed(config: dict, path: str, value: object) -> dict:
@@ -138,6 +155,14 @@ def changed(config: dict, path: str, value: object) -> dict:
         (K3_TINY, "text_config.tie_word_embeddings", True, "text_config.tie_word_embeddings True with False at the top"),
         (K3_TINY, "hidden_size", 128, "hidden_size 128 at the top and 64 in text_config"),
         (K3_TINY, "text_config.topk_group", 2, "topk_group 2 of num_expert_group 1"),
+        (K3_TINY, "vision_config.norm_type", "layernorm", "vision_config.norm_type 'layernorm'"),
+        (K3_TINY, "vision_config.attn_bias", True, "vision_config.attn_bias True"),
+        (K3_TINY, "vision_config.mm_projector_type", "patchmerger", "mm_projector_type 'patchmerger'"),
+        (K3_TINY, "vision_config.merge_kernel_size", [2, 3], r"merge_kernel_size \[2, 3\]"),
+        (K3_TINY, "vision_config.pos_emb_interpolation_mode", "nearest", "pos_emb_interpolation_mode 'nearest'"),
+        (K3_TINY, "vision_config.vt_num_attention_heads", 4, "4 heads in an attention of 24 values"),
+        (K3_TINY, "vision_config.text_hidden_size", 128, "text_hidden_size 128"),
+        (K3_TINY, "vision_config.vt_num_attention_heads", None, "vt_num_attention_heads, found None"),
     ],
 )
 def test_what_cannot_be_computed_is_refused_by_name(config, path, value, says):

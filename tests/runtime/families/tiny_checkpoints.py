@@ -121,7 +121,7 @@ def _save(path: Path, config: dict[str, Any], tensors: dict[str, Tensor], shards
         mine = names[shard::shards]
         save_file({name: tensors[name].contiguous() for name in mine}, path / file)
         weight_map |= dict.fromkeys(mine, file)
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     (path / "config.json").write_text(json.dumps(config))
 
 
