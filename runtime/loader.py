@@ -80,6 +80,7 @@ class Loader:
     recorder: RowSink | None = None
     progress: Progress | None = None
     settings: LoadSettings = field(default_factory=LoadSettings)
+    placing: Callable[[], None] | None = None  # called before values are placed
     beside: int = 0  # bytes that this rank will keep beside the targets of its plan
 
     def load(self, plan: RankPlan) -> dict[str, Tensor]:
@@ -140,6 +141,8 @@ class Loader:
         begin = time.time_ns()
         nbytes = sum(piece.nbytes for piece in run)
         data = file.read(run[0].offset, nbytes, buffer)
+        if self.placing is not None:
+            self.placing()
         at = 0
         for piece in run:
             _store(piece, data[at : at + piece.nbytes], buffers.turned)
