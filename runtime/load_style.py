@@ -135,7 +135,7 @@ class Shared(Style):
         self.loader.settings = _with(self.loader.settings, pread=pread)
 
     def segment(self, nbytes: int) -> memoryview:
-        shared = torch.empty(nbytes, dtype=torch.uint8).share_memory_()
+        shared = torch.empty(nbytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         return memoryview(shared.numpy())
 
 

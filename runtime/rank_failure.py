@@ -50,7 +50,7 @@ async def explain(hub: Hub, ranks: RankProcesses, run: Run, api: Api, lost: str 
         "death", rank=rank, pid=death.pid if death else None, exit_code=death.exit_code if death else None,
         how=death.how if death else "unknown", error=trouble.error if trouble else None,
         log=death.log if death and death.log else f"logs/rank{rank}.log",
-        **({} if death and death.log else {f"shm_{name}": size for name, size in shared_memory().items()}),
+        shm_free=None if death and death.log else shared_memory()["free"],
     )  # fmt: skip
     return _sentence(rank, trouble, death, run)
 
