@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runtime.families import read_quant
+from runtime.quantisation import read_quantisation
 from runtime.verification.header_file import Entry
 from runtime.verification.headers import Examined
 from traces.errors import UsageError
@@ -54,8 +54,8 @@ class StoredValues:
 
     @cached_property
     def _block(self) -> tuple[int, int] | None:
-        quant = read_quant(self.found.config, "this checkpoint")
-        return quant.block if quant is not None and quant.kind == "fp8_block" else None
+        how = read_quantisation(self.found.config)
+        return how.block if how is not None and how.scheme == "fp8-block" else None
 
     def _raw(self, name: str) -> Tensor:
         from safetensors import safe_open
