@@ -40,6 +40,7 @@ class Style:
     def __init__(self, loader: Loader, plan: RankPlan) -> None:
         self.loader, self.plan = loader, plan
         self.held: list[Any] = []
+        self.paths: list[str] = []  # of segments that have a name
         self.account = LoadAccount()
 
     def before(self) -> None:
@@ -49,6 +50,10 @@ class Style:
         """After the last byte has arrived."""
         self.loader_event("load_read", **self.account.attrs())
         return targets
+
+    def close(self) -> None:
+        """At the end, also of a load that failed."""
+        self.held.clear()
 
     def placing(self) -> None:
         """Before a value is placed: the first time, says what had been brought in by then."""
@@ -144,17 +149,16 @@ class SharedUnreserved(Shared):
 
     def segment(self, nbytes: int) -> memoryview:
         descriptor, path = tempfile.mkstemp(prefix="wb-load-", dir=SHARED)
-        self.held.append(path)
+        self.paths.append(path)
         os.ftruncate(descriptor, nbytes)
         mapped = mmap.mmap(descriptor, nbytes)
         os.close(descriptor)
         return memoryview(mapped)
 
-    def finish(self, targets: dict[str, Tensor]) -> dict[str, Tensor]:
-        for path in self.held:
-            if isinstance(path, str):
-                os.unlink(path)
-        return super().finish(targets)
+    def close(self) -> None:
+        super().close()
+        for path in self.paths:
+            os.unlink(path)
 
 
 class Mapped(Style):
@@ -251,7 +255,7 @@ def loading(loader: Loader, plan: RankPlan) -> Iterator[Style]:
         loader.placing = style.placing
         yield style
     finally:
-        style.held.clear()
+        style.close()
         loader.settings, loader.placing = settings, None
 
 
