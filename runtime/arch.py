@@ -131,7 +131,8 @@ class ArchSpec:
 
 def read_arch(config: Mapping[str, Any]) -> ArchSpec:
     """The ArchSpec of a config.json; CheckpointError names what is unsupported and what is supported."""
-    from runtime.families import FAMILIES, read_quant  # the families import the specs above
+    from runtime.families import FAMILIES  # the families import the specs above
+    from runtime.quantisation import read_quantisation
 
     kind = config.get("model_type")
     architecture = (config.get("architectures") or [kind])[0]
@@ -140,8 +141,8 @@ def read_arch(config: Mapping[str, Any]) -> ArchSpec:
         hint = f"supported model types: {', '.join(sorted(FAMILIES))}"
         raise CheckpointError(f"the architecture {architecture} (model_type {kind}) is not supported", hint)
     _refuse_two_answers(config)
-    quant = read_quant(config, str(architecture))
-    return replace(reader(config), quant=quant)
+    quantisation = read_quantisation(config)
+    return replace(reader(config), quant=None if quantisation is None else quantisation.spec)
 
 
 def _refuse_two_answers(config: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ class LoadAccount:
         self._lock = threading.Lock()
         self._read_ns = 0
         self._reads = 0
+        self._placing = False  # whether a value was placed
         self._flying, self._most = 0, 0  # reads in flight now, and at most
         self._began = time.perf_counter_ns()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -40,6 +41,14 @@ class LoadAccount:
                     self._reads += 1
 
         return read
+
+    def first_placing(self) -> bool:
+        """Whether this is the first call."""
+        if self._placing:
+            return False
+        with self._lock:
+            first, self._placing = not self._placing, True
+        return first
 
     def attrs(self) -> dict[str, Any]:
         """ns, counts and bytes since the start. `by_calls`: bytes that came through read calls of this process, whoever made them."""

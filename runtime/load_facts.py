@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from probes import cgroup
+from probes.machine import shared_memory
 from probes.memory import resident
 from probes.procfile import fields, kib, read_text
 from runtime.planner import RankPlan
@@ -39,6 +40,7 @@ def record_load_plan(
         "planned_read": sum(stored.values()),
         "planned_kept": sum(sizes) + beside,
         "largest": max(sizes, default=0),
+        "files": len({part.file for part in plan.parts}),
         "stored": dict(stored),
         "kept_item": item,
         **limits(),
@@ -46,18 +48,24 @@ def record_load_plan(
     recorder.row(schema.EVENT, dur=0, rank=rank, kind="load_plan", attrs=facts)
 
 
+def placing_facts() -> dict[str, int | None]:
+    """Bytes this process holds when the first value is placed."""
+    now = resident(read_text("/proc/self/status"))
+    return {"anon": now.anon if now is not None else None, "file": now.file if now is not None else None}
+
+
 def limits() -> dict[str, int | None]:
     """Bytes this process may use, as every limit says it; None: no limit."""
     now = resident(read_text("/proc/self/status"))
-    shared = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
+    shared = shared_memory(SHARED)
     return {
         "base_anon": now.anon if now is not None else None,
         "limit_cgroup": cgroup.memory(cgroup.find("memory")).limit,
         "limit_data": _resident_limit(resource.RLIMIT_DATA, "VmData"),
         "limit_as": _resident_limit(resource.RLIMIT_AS, "VmSize"),
         "host_total": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "shm_size": shared.f_blocks * shared.f_frsize if shared is not None else None,
-        "shm_free": shared.f_bavail * shared.f_frsize if shared is not None else None,
+        "shm_size": shared["size"],
+        "shm_free": shared["free"],
     }
 
 

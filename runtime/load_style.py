@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,9 @@ import torch
 from torch import Tensor
 
 from runtime.load_account import LoadAccount
-from runtime.load_facts import record_load_plan
+from runtime.load_facts import SHARED, placing_facts, record_load_plan
 from runtime.load_variable import LOAD_STYLE
-from runtime.planner import RankPlan
+from runtime.planner import Part, RankPlan
 from traces import schema
 from traces.errors import UsageError
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("runtime.load")
-STYLES = ("stream", "whole-files", "every-file", "mapped", "mapped-list", "views", "stack", "construct", "single-thread")
-_HELD: list[Any] = []  # what a faulty loader never lets go of
 
 
 class Style:
@@ -41,6 +40,7 @@ class Style:
     def __init__(self, loader: Loader, plan: RankPlan) -> None:
         self.loader, self.plan = loader, plan
         self.held: list[Any] = []
+        self.paths: list[str] = []  # of segments that have a name
         self.account = LoadAccount()
 
     def before(self) -> None:
@@ -50,6 +50,15 @@ class Style:
         """After the last byte has arrived."""
         self.loader_event("load_read", **self.account.attrs())
         return targets
+
+    def close(self) -> None:
+        """At the end, also of a load that failed."""
+        self.held.clear()
+
+    def placing(self) -> None:
+        """Before a value is placed: the first time, says what had been brought in by then."""
+        if self.account.first_placing():
+            self.loader_event("load_placing", **placing_facts())
 
     def loader_event(self, kind: str, **attrs: Any) -> None:
         if self.loader.recorder is not None:
@@ -86,15 +95,70 @@ class EveryFile(WholeFiles):
         self.held.append([path.read_bytes() for path in sorted(self.loader.root.glob("*.safetensors"))])
 
 
-class MappedList(Style):
-    """Maps every file, touches it, and keeps the maps: the list that should have been a generator."""
+class Drained(Style):
+    """Lists every tensor it is going to need before it places the first one: `list(tensors)` where `for ... in tensors` was meant."""
 
     def before(self) -> None:
-        for path in sorted(self.loader.root.glob("*.safetensors")):
-            with path.open("rb") as stream:
-                mapped = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
-            _HELD.append(mapped)
-            sum(mapped[:: mmap.PAGESIZE])
+        sources: dict[tuple[int, int], list[tuple[int, bytes]]] = {}  # (device, node) of a file -> (offset, bytes) of its tensors
+        for part in sorted(self.plan.parts, key=lambda one: (one.file, one.offset)):
+            for file, offset, nbytes in _ranges(part):
+                with (self.loader.root / file).open("rb") as stream:
+                    sources.setdefault(_node(stream.fileno()), []).append((offset, os.pread(stream.fileno(), nbytes, offset)))
+
+        def pread(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+            buffer = buffers[0]
+            for start, data in sources.get(_node(descriptor), ()):
+                first, last = max(start, offset), min(start + len(data), offset + len(buffer))
+                if first < last:
+                    buffer[first - offset : last - offset] = data[first - start : last - start]
+            return len(buffer)
+
+        self.held.append(sources)
+        self.loader.settings = _with(self.loader.settings, pread=pread, threads=1)
+
+
+class Shared(Style):
+    """Stages every file in a segment of shared memory, as loaders do that hand tensors from reading processes to others. The segment is
+    reserved first, so that too little room is an error with words."""
+
+    def before(self) -> None:
+        segments: dict[tuple[int, int], memoryview] = {}
+        lock = threading.Lock()
+
+        def pread(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+            with lock:
+                node = _node(descriptor)
+                if node not in segments:
+                    segments[node] = self.segment(os.fstat(descriptor).st_size)
+                    with open(f"/proc/self/fd/{descriptor}", "rb") as stream:
+                        stream.readinto(segments[node])
+            part = segments[node][offset : offset + len(buffers[0])]
+            buffers[0][: len(part)] = part
+            return len(part)
+
+        self.held.append(segments)
+        self.loader.settings = _with(self.loader.settings, pread=pread)
+
+    def segment(self, nbytes: int) -> memoryview:
+        shared = torch.empty(nbytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        return memoryview(shared.numpy())
+
+
+class SharedUnreserved(Shared):
+    """The same with segments that are only mapped: too little room is a bus error when a page is touched."""
+
+    def segment(self, nbytes: int) -> memoryview:
+        descriptor, path = tempfile.mkstemp(prefix="wb-load-", dir=SHARED)
+        self.paths.append(path)
+        os.ftruncate(descriptor, nbytes)
+        mapped = mmap.mmap(descriptor, nbytes)
+        os.close(descriptor)
+        return memoryview(mapped)
+
+    def close(self) -> None:
+        super().close()
+        for path in self.paths:
+            os.unlink(path)
 
 
 class Mapped(Style):
@@ -158,7 +222,9 @@ _CLASSES: dict[str, type[Style]] = {
     "whole-files": WholeFiles,
     "every-file": EveryFile,
     "mapped": Mapped,
-    "mapped-list": MappedList,
+    "drained": Drained,
+    "shared": Shared,
+    "shared-unreserved": SharedUnreserved,
     "views": Views,
     "stack": Stack,
     "construct": Construct,
@@ -179,23 +245,37 @@ def loading(loader: Loader, plan: RankPlan) -> Iterator[Style]:
     record_load_plan(loader.recorder, loader.rank, plan, loader.dtype, whole, loader.beside)
     style = _CLASSES[name](loader, plan)
     try:
-        if isinstance(style, EveryFile):
+        if isinstance(style, EveryFile | Drained):
             style.loader_event("load_reading")
             style.before()
         else:
             style.before()
             style.loader_event("load_reading")
         style.time_reads()
+        loader.placing = style.placing
         yield style
     finally:
-        style.held.clear()
-        loader.settings = settings
+        style.close()
+        loader.settings, loader.placing = settings, None
 
 
 def _with(settings: Any, **changes: Any) -> Any:
     from dataclasses import replace
 
     return replace(settings, **changes)
+
+
+def _node(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _ranges(part: Part) -> Iterator[tuple[str, int, int]]:
+    """(file, offset, bytes) of a part, with what lies between its columns, and of its scales."""
+    rows = part.shape[0] if part.shape else 1
+    yield part.file, part.offset, (rows - 1) * part.stride + part.nbytes // rows if part.stride else part.nbytes
+    if part.scales is not None:
+        yield part.scales.file, part.scales.offset, part.scales.nbytes
 
 
 def _view(target: Tensor) -> Tensor:

@@ -2,6 +2,11 @@
 
 Peak memory is the targets plus two staging buffers a thread, and for quantised weights their scales and a decoded piece. Scales are
 read first. Nothing is kept of a shard that the rank does not need.
+
+A gigabyte of bfloat16 costs 0.65 s of CPU: 0.4 for the kernel to bring in and clear the targets' pages, 0.1 to copy, 0.1 to look for values
+that are not finite. Reading straight into the targets would save the copy, but a direct read wants memory to lie as the file does, to 512
+bytes, and a weight that does not begin at a multiple of 64 multiplies one row by up to a quarter slower: one file in eight would allow it.
+Huge pages (madvise) took two to five times as long to clear in a virtual machine, MADV_POPULATE_WRITE as long as faults.
 """
 
 from __future__ import annotations
@@ -80,6 +85,7 @@ class Loader:
     recorder: RowSink | None = None
     progress: Progress | None = None
     settings: LoadSettings = field(default_factory=LoadSettings)
+    placing: Callable[[], None] | None = None  # called before values are placed
     beside: int = 0  # bytes that this rank will keep beside the targets of its plan
 
     def load(self, plan: RankPlan) -> dict[str, Tensor]:
@@ -140,6 +146,8 @@ class Loader:
         begin = time.time_ns()
         nbytes = sum(piece.nbytes for piece in run)
         data = file.read(run[0].offset, nbytes, buffer)
+        if self.placing is not None:
+            self.placing()
         at = 0
         for piece in run:
             _store(piece, data[at : at + piece.nbytes], buffers.turned)

@@ -38,8 +38,9 @@ from runtime.tiers.source import ExpertSource
 from runtime.tiers.tier import ExpertTier
 from runtime.towers import Tower, tower_of
 from runtime.vision import Grid
-from runtime.weight_hash import layer_hashes
+from runtime.weight_hash import layer_hashes, weight_facts
 from runtime.weights import ExpertBank, LayerWeights, ModelWeights, assemble
+from traces import schema
 from traces.errors import UsageError
 
 log = logging.getLogger("runtime.model")
@@ -70,7 +71,11 @@ class MoeModel:
         if self.tier is not None:
             plan = plan.without_experts()
             cold = {layer: self.tier.bank(layer) for layer in self.moe_layers}
-        self.weights: ModelWeights = assemble(arch, loader.load(plan), self.share, cold)
+        targets = loader.load(plan)
+        if loader.recorder is not None:
+            facts = {"lane": self.share.lane, "lanes": self.share.lanes, "targets": weight_facts(targets)}
+            loader.recorder.row(schema.EVENT, dur=0, rank=mesh.rank, kind="weights", attrs=facts)
+        self.weights: ModelWeights = assemble(arch, targets, self.share, cold)
         self.clock: Clock = clock_for(self.device)
         mesh.use(self.clock, self.device)
         self.rope = Rope(arch.rope, self.device) if arch.rope is not None else None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from probes.machine import shared_memory
 from runtime.rank_log import rank_log_path
 from runtime.rank_processes import Death, RankProcesses
 from traces.errors import UsageError, WorkbenchError
@@ -49,6 +50,7 @@ async def explain(hub: Hub, ranks: RankProcesses, run: Run, api: Api, lost: str 
         "death", rank=rank, pid=death.pid if death else None, exit_code=death.exit_code if death else None,
         how=death.how if death else "unknown", error=trouble.error if trouble else None,
         log=death.log if death and death.log else f"logs/rank{rank}.log",
+        shm_free=None if death and death.log else shared_memory()["free"],
     )  # fmt: skip
     return _sentence(rank, trouble, death, run)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -47,8 +48,8 @@ class OomNote:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         failed = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        # torch's CPU allocator raises a plain RuntimeError: "DefaultCPUAllocator: can't allocate memory"
-        if failed or (isinstance(error, RuntimeError | OSError) and "allocate memory" in str(error)):
+        # torch raises plain RuntimeErrors: "DefaultCPUAllocator: can't allocate memory", "unable to allocate shared memory(shm) for file"
+        if failed or (isinstance(error, RuntimeError | OSError) and re.search("allocate (shared )?memory", str(error))):
             self._memory.sample()
             self._recorder.event("oom", rank=self._rank, phase=self._memory.current_phase, error=str(error).splitlines()[0])
         elif isinstance(error, WorkbenchError):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -48,12 +48,14 @@ class ServerProcess:
         self.stop()
 
 
-def start_server(config: ServeConfig, on_line: Callable[[str], None] | None = None, timeout: float = START_SECONDS) -> ServerProcess:
-    """Starts it and waits until it answers. `on_line` gets every line it says meanwhile.
+def start_server(
+    config: ServeConfig, on_line: Callable[[str], None] | None = None, timeout: float = START_SECONDS, within: Sequence[str] = ()
+) -> ServerProcess:
+    """Starts it and waits until it answers. `on_line` gets every line it says meanwhile; `within`: a command that becomes the server's.
 
     Raises UsageError (its exit code 2) or StartFailed with its words.
     """
-    process = _spawn(config)
+    process = _spawn(config, within)
     said: list[str] = []
     assert process.stdout is not None and process.stderr is not None
     threading.Thread(target=_collect, args=(process.stderr, said, on_line), daemon=True, name="serve-stderr").start()
@@ -75,13 +77,13 @@ def start_server(config: ServeConfig, on_line: Callable[[str], None] | None = No
     raise _failure(code, said)
 
 
-def _spawn(config: ServeConfig) -> subprocess.Popen[str]:
+def _spawn(config: ServeConfig, within: Sequence[str]) -> subprocess.Popen[str]:
     """Its standard input stays open as long as this process lives: at its end it stops by itself."""
     settings = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "runtime.serve_main", json.dumps(settings)],
+        [*within, sys.executable, "-m", "runtime.serve_main", json.dumps(settings)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
     )  # fmt: skip

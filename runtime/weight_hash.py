@@ -1,8 +1,9 @@
-"""Identity of an expert's weights as served: what says that a slot holds the expert it is meant to hold, on whichever rank."""
+"""Identity of weights as served: what says that a slot holds the expert it is meant to hold, and a rank its part of everything else."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -28,6 +29,17 @@ def layer_hashes(layers: list[ExpertBank]) -> Tensor:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="hash") as pool:
         hashes = list(pool.map(expert_hash, slots))
     return torch.tensor(hashes, dtype=torch.int64).view(len(layers), -1)
+
+
+def weight_facts(targets: Mapping[str, Tensor]) -> dict[str, dict[str, str]]:
+    """Hash and dtype of every target that is no expert, by name."""
+    kept = {name: tensor for name, tensor in targets.items() if ".experts." not in name}
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="hash") as pool:
+        hashes = list(pool.map(lambda tensor: expert_hash([tensor]), kept.values()))
+    return {
+        name: {"hash": hex_hash(value), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        for (name, tensor), value in zip(kept.items(), hashes, strict=True)
+    }
 
 
 def hex_hash(value: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from playbooks.drills import shared_memory
 from playbooks.drills.checkpoint import config_of, write_checkpoint
 from playbooks.drills.drill import Dose, Drill
 from playbooks.drills.undisturbed import undisturbed
@@ -36,10 +37,12 @@ RANK = "wb-rank"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`rise`: a watcher kills a rank whose anonymous memory rises by more. `data`: RLIMIT_DATA above what a rank has when it starts."""
+    """`rise`: a watcher kills a rank whose anonymous memory rises by more. `data`: RLIMIT_DATA above what a rank has when it starts.
+    `shared`: size of the /dev/shm that the server has for itself."""
 
     rise: int | None = None
     data: int | None = None
+    shared: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class StartDrill:
     style: str = "stream"
     settings: dict[str, Any] = field(default_factory=dict)
     cold: bool = False
+    unavailable: Callable[[], str] = lambda: ""
 
     def start(self, dose: Dose, root: Path, say: Callable[[str], None]) -> Run:
         """One server, and the run it left."""
@@ -72,7 +76,7 @@ class StartDrill:
             return serve_once(root, model, limit, {LOAD_STYLE: self.style}, **settings)
 
     def drill(self, doses: tuple[str, ...]) -> Drill:
-        return Drill(self.id, self.expected, self.title, doses=doses, start=self.start)
+        return Drill(self.id, self.expected, self.title, doses=doses, start=self.start, unavailable=self.unavailable)
 
 
 def drop_pages(path: Path) -> None:
@@ -93,7 +97,7 @@ def serve_once(root: Path, model: Path, limit: Limit, wanted: Mapping[str, str],
     failure: WorkbenchError | None = None
     with variables(wanted), _watched(limit):
         try:
-            server = start_server(config)
+            server = start_server(config, within=() if limit.shared is None else shared_memory.command(limit.shared))
         except WorkbenchError as error:
             server, failure = None, error
         if server is not None:

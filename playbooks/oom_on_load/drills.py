@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from playbooks.drills import shared_memory
 from playbooks.drills.drill import HEALTHY, Dose, Drill
 from playbooks.drills.start import Limit, StartDrill
 
@@ -45,7 +46,13 @@ def _kv(weights: int, strength: int) -> Limit:
     return Limit(data=weights + ((192 << 20), (256 << 20))[strength])
 
 
+def _staged(weights: int, strength: int) -> Limit:
+    """A /dev/shm that holds a part of the checkpoint."""
+    return Limit(shared=int(weights * (0.5, 0.8)[strength]))
+
+
 _drill = partial(StartDrill, weights=_experts)
+_shared_memory = partial(_drill, limit=_staged, unavailable=shared_memory.unavailable)
 
 STARTS: tuple[StartDrill, ...] = (
     _drill("oom.well", HEALTHY, "The default loader under the limit of the others", limit=_weights),
@@ -56,6 +63,10 @@ STARTS: tuple[StartDrill, ...] = (
     _drill(
         "oom.every-file", "oom.all-ranks-full-copy", "Every rank reads all files", limit=_shared, style="every-file", settings={"ep": 4}
     ),
+    _drill("oom.listed", "oom.drained-iterator", "All tensors are listed before one is placed", limit=_weights, style="drained"),
+    _shared_memory("oom.well-small-shm", HEALTHY, "The default loader beside a small /dev/shm"),
+    _shared_memory("oom.shm-reserved", "oom.shm-exhausted", "Files are staged in reserved segments of a small /dev/shm", style="shared"),
+    _shared_memory("oom.shm-mapped", "oom.shm-exhausted", "The same in segments that are only mapped", style="shared-unreserved"),
     _drill("oom.upcast", "oom.dtype-upcast", "bfloat16 weights kept in float32", limit=_weights, settings={"dtype": "float32"}),
     _drill("oom.construct", "oom.meta-fallback", "The model is built in real memory first", limit=_weights, style="construct"),
     _drill("oom.stack", "oom.repack-peak", "A list of experts is stacked", limit=_weights, style="stack"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from playbooks.case import Case
 from playbooks.check import Check, Result, passed, skipped
 from playbooks.document import Remedy
-from playbooks.oom_on_load import all_ranks_full_copy
+from playbooks.oom_on_load import all_ranks_full_copy, drained_iterator
 from playbooks.oom_on_load.budget import mib, verdict
 from playbooks.oom_on_load.story import NEED, RankStory, story
 from playbooks.oom_on_load.thresholds import CONSTRUCTED, DOUBLE, FEW_FILE_PAGES, FULL_COPY, RETAINED, SMALL
@@ -49,6 +49,8 @@ def _excess(one: RankStory) -> int:
 def _buffers(one: RankStory) -> bool:
     """Above what is kept while reading, without file pages, and gone afterwards; or dead of it although the plan fits."""
     kept = max(one.fact("planned_kept") or 0, 1)
+    if drained_iterator.drains(one):
+        return False
     if all_ranks_full_copy.share(one) >= FULL_COPY and all_ranks_full_copy.is_shared(one):
         return False
     if one.file_reading > FEW_FILE_PAGES * kept or one.built > max(CONSTRUCTED * kept, SMALL):

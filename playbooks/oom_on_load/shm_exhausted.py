@@ -27,12 +27,13 @@ def test(case: Case) -> Result:
     if not signs and not words:
         return passed("nobody died of a bus error or spoke of shared memory")
     one = signs[0] if signs else found.worst or RankStory(0)
-    size, free = one.fact("shm_size"), one.fact("shm_free")
+    size, before = one.fact("shm_size"), one.fact("shm_free")
+    free = before if one.shm_free is None else one.shm_free
     used = 1 - free / size if size and free is not None else None
     if not words and not WORDS.search(one.error + one.refused) and used is not None and used < SHM_USED:
         said = f"a bus error, but {mib(free)} of shared memory were free: a mapped file was truncated"
         return passed(said, round(used, 3), SHM_USED, "used")
-    room = f" It has {mib(size)}, of which {mib(free)} were free before." if size is not None else ""
+    room = f" It has {mib(size)}, of which {mib(before)} were free before and {mib(free)} are." if size is not None else ""
     sign = "Killed by a bus error" if one.exit_code in (BUS_ERROR, 135) else f"It says: {(words or one.error or one.refused)[:160]}"
     return verdict(
         case, ID, "Shared memory is exhausted", one, [one.rank], size or 0,

@@ -44,6 +44,7 @@ class RankStory:
     samples: list[Sample] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
     reading: int | None = None  # when the first byte was asked for
+    placing: dict[str, Any] = field(default_factory=dict)  # what it held when the first value was placed; empty: none was, or not said
     all_read: int | None = None  # when the last one had arrived
     read: int = 0
     kept: int = 0
@@ -51,6 +52,7 @@ class RankStory:
     error_phase: str = ""
     refused: str = ""  # what it said when it gave up by itself
     exit_code: int | None = None
+    shm_free: int | None = None  # of its host, when it died
     served: bool = False
 
     def fact(self, name: str) -> int | None:
@@ -202,6 +204,8 @@ def _event(one: RankStory, kind: str, ts: int, attrs: dict[str, Any]) -> None:
         one.plan = attrs
     elif kind == "load_reading":
         one.reading = one.reading or ts
+    elif kind == "load_placing":
+        one.placing = one.placing or attrs
     elif kind == "load_read":
         one.all_read = one.all_read or ts
     elif kind == "oom":
@@ -209,7 +213,7 @@ def _event(one: RankStory, kind: str, ts: int, attrs: dict[str, Any]) -> None:
     elif kind == "refused":
         one.refused = str(attrs.get("error", ""))
     elif kind == "death" and attrs.get("exit_code") is not None:
-        one.exit_code = int(attrs["exit_code"])
+        one.exit_code, one.shm_free = int(attrs["exit_code"]), attrs.get("shm_free")
 
 
 def _loads(case: Case, ranks: dict[int, RankStory]) -> None:
@@ -228,7 +232,8 @@ FROM memory WHERE rank IS NOT NULL ORDER BY rank, ts
 """
 _EVENTS = """
 SELECT rank, kind, ts, attrs FROM event
-WHERE kind IN ('load_plan', 'load_reading', 'load_read', 'oom', 'refused', 'death', 'engine_fact', 'engine_error') ORDER BY ts
+WHERE kind IN ('load_plan', 'load_reading', 'load_placing', 'load_read', 'oom', 'refused', 'death', 'engine_fact', 'engine_error')
+ORDER BY ts
 """
 _LOADS = """
 SELECT sum(bytes_read) AS read, sum(bytes_kept) AS kept FROM load

@@ -12,10 +12,7 @@ from runtime.families.gpt_oss import read_gpt_oss
 from runtime.families.kimi import read_kimi_k3, read_kimi_k25, read_kimi_linear
 from runtime.families.minimax import read_minimax_m2
 from runtime.families.mixtral import read_mixtral
-from runtime.families.quantisation import read_quant
 from runtime.families.qwen3 import read_qwen3_moe, read_qwen3_vl_moe
-
-__all__ = ["FAMILIES", "read_quant"]
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], ArchSpec]] = {
     "deepseek_v3": read_deepseek_v3,

@@ -40,7 +40,11 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class VerifyDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`checked` says which examinations ran, `notes` what was left out on purpose. Problems beyond the shown are counted by kind."""
+    """`checked` says which examinations ran, `notes` what was left out on purpose. Problems beyond the shown are counted by kind.
+
+    With a run: `proven` are stored tensors that lie right on every rank that holds a part of them, by name with * for numbers; `unproven`
+    all others: left out, packed in a way that is not unpacked here, or found wrong.
+    """
 
     schema: str = SCHEMA
     path: str
@@ -51,4 +55,6 @@ class VerifyDocument(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     checked: list[str] = []
     notes: list[str] = []
+    proven: dict[str, int] = {}
+    unproven: dict[str, int] = {}
     hint: str = ""

@@ -29,7 +29,7 @@ class Wanted:
     deep: bool = False
     hash_file: Path | None = None
     write_hash: Path | None = None
-    run: Run | None = None  # compare the experts that its ranks hold
+    run: Run | None = None  # compare the weights that its ranks hold
     told: Callable[[int, int], None] | None = None  # (bytes read, bytes in total)
 
 
@@ -38,15 +38,16 @@ def verify(path: str | Path, wanted: Wanted | None = None) -> VerifyDocument:
     wanted = wanted or Wanted()
     found = examine(path)
     checked = ["headers"]
+    live = None
     if wanted.deep or wanted.hash_file or wanted.write_hash:
         checked += _read_values(found, wanted)
     if wanted.run is not None:
         from runtime.verification.live import compare_run
 
-        different, said = compare_run(found, wanted.run)
-        found.problems += different
-        found.notes.append(said)
-        checked.append("live expert slots")
+        live = compare_run(found, wanted.run)
+        found.problems += live.problems
+        found.notes += live.notes
+        checked.append("live weights")
     problems = found.problems
     return VerifyDocument(
         path=str(path),
@@ -57,6 +58,8 @@ def verify(path: str | Path, wanted: Wanted | None = None) -> VerifyDocument:
         counts=counts(problems),
         checked=checked,
         notes=found.notes + ([f"{len(problems) - MOST} more problems are counted, not listed"] if len(problems) > MOST else []),
+        proven=live.proven if live is not None else {},
+        unproven=live.unproven if live is not None else {},
         hint=_hint(problems),
     )
 

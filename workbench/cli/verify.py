@@ -18,7 +18,7 @@ SHOWN = 20  # problems; --json has more
 @click.option("--deep", is_flag=True, help="Read every value: finite, rows of zeros, spread against sibling layers and experts.")
 @click.option("--hash", "hash_file", metavar="FILE", type=click.Path(path_type=Path), help="Compare with a manifest or sha256sum's output.")
 @click.option("--write-hash", metavar="FILE", type=click.Path(path_type=Path), help="Write a manifest of checksums.")
-@click.option("--run", "run_name", metavar="RUN", shell_complete=complete_run, help="Compare the experts that this run's ranks hold.")
+@click.option("--run", "run_name", metavar="RUN", shell_complete=complete_run, help="Compare the weights that this run's ranks hold.")
 @json_option()
 def verify(model: str, deep: bool, hash_file: Path | None, write_hash: Path | None, run_name: str | None, as_json: bool) -> None:
     """Verify the weights of MODEL: every header against the index and the config; with options also every byte.
@@ -40,5 +40,9 @@ def verify(model: str, deep: bool, hash_file: Path | None, write_hash: Path | No
         if sum(document.counts.values()) > SHOWN:
             lines.append("in all: " + ", ".join(f"{count} {kind}" for kind, count in document.counts.items()))
         lines += [f"note: {note}" for note in document.notes]
+        for said, names in (("proven", document.proven), ("not proven", document.unproven)):
+            if names:
+                lines.append(f"{said}: {sum(names.values())} stored tensors")
+                lines += [f"  {name}{f' x {count}' if count > 1 else ''}" for name, count in names.items()]
         answer("\n".join(lines + ([f"hint: {document.hint}"] if document.hint else [])))
     finish(BAD_ANSWER if document.status == "damaged" else 0)

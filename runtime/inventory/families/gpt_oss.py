@@ -11,7 +11,7 @@ from runtime.inventory.builder import Builder
 from runtime.inventory.families.common import add_ends, finish, tied
 from runtime.inventory.model import Inventory, MixtureFacts
 from runtime.inventory.stated import Stated
-from runtime.inventory.storage import MX_GROUP, read_storage
+from runtime.inventory.storage import read_storage
 from traces.errors import CheckpointError
 
 KINDS = ("sliding_attention", "full_attention")
@@ -42,11 +42,12 @@ def gpt_oss(whole: Stated) -> Inventory:
 def _experts(builder: Builder, at: str, experts: int, hidden: int, inner: int, layer: int) -> None:
     for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
         builder.tensor(f"{at}{name}_bias", (experts, rows), "routed", "expert", layer, role="vector", experts=experts)
-        if builder.storage.scheme != "mxfp4-blocks":
+        how = builder.storage.quantisation
+        if how is None or how.scheme != "mxfp4-blocks":
             builder.tensor(at + name, (experts, columns, rows), "routed", "expert", layer, experts=experts)
             continue
-        blocks = -(-columns // MX_GROUP)
-        packed, count = (experts, rows, blocks, MX_GROUP // 2), experts * rows * columns
+        blocks = -(-columns // how.group)
+        packed, count = (experts, rows, blocks, how.group // 2), experts * rows * columns
         builder.tensor(f"{at}{name}_blocks", packed, "routed", "expert", layer, "U8", experts=experts, values=count)
         builder.tensor(f"{at}{name}_scales", packed[:3], "routed", "expert", layer, "U8", "scale", experts, values=0)
 

@@ -26,7 +26,7 @@ def qwen3_vl_moe(whole: Stated) -> Inventory:
     builder = Builder(read_storage(whole, text))
     for key in ("patch_size", "in_channels", "temporal_patch_size", "spatial_merge_size"):
         whole.section("vision_config").integer(key)
-    vision = read_arch({k: v for k, v in whole.raw.items() if k != "quantization_config"}).vision
+    vision = read_arch(whole.raw).vision
     assert vision is not None
     add_shapes(builder, "model.visual.", vision_shapes(vision))
     return _text(builder, whole, text, "qwen3_vl_moe", "model.language_model.", "in_out")

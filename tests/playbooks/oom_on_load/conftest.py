@@ -28,7 +28,9 @@ class Loaded:
     reading: int | None = 1
     all_read: int | None = None
     plan: dict[str, Any] = field(default_factory=dict)
+    placing: tuple[int, int] | None = None  # (anon above the base, file) when the first value was placed
     exit_code: int | None = None
+    shm_free: int | None = None  # when it died
     oom: str = ""
 
 
@@ -50,10 +52,13 @@ def loaded(tmp_path: Path) -> Callable[..., Run]:
                     _event(recorder, rank, "load_read", at - 1, {})
                 sizes = {"rss_anon": BASE + anon * MIB, "rss_file": file * MIB, "rss_shmem": 0, "hwm": 0}
                 recorder.row(schema.MEMORY, ts=at, rank=rank, phase=phase, **sizes)
+            if story.placing is not None:
+                anon, file = story.placing
+                _event(recorder, rank, "load_placing", T0 + 1, {"anon": BASE + anon * MIB, "file": file * MIB})
             if story.oom:
                 _event(recorder, rank, "oom", at, {"phase": phase, "error": story.oom})
             if story.exit_code is not None:
-                _event(recorder, rank, "death", at, {"exit_code": story.exit_code})
+                _event(recorder, rank, "death", at, {"exit_code": story.exit_code, "shm_free": story.shm_free})
             recorder.close()
         run.update(state="closed")
         return run

@@ -16,6 +16,8 @@ QUICK = ("oom.well", "oom.construct")
 def _run(name: str, root: Path, dose: Dose) -> None:
     drill = next(drill for drill in DRILLS if drill.id == name)
     assert drill.start is not None
+    if reason := drill.unavailable():
+        pytest.skip(reason)
     run = drill.start(dose, root / "runs", print)
     found = diagnose(run, "oom-on-load", argv=())
     serious = [one.id for one in found.findings if one.severity != "info"]

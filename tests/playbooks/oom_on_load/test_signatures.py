@@ -37,6 +37,31 @@ def case(name: str) -> tuple[str | None, dict[str, Any]]:
             "oom.full-read-buffer",
             {"samples": [("load", 0, 60), ("load", 200, 61), ("load", 385, 61)], "plan": PLAN, "exit_code": -9},
         ),
+        "listed": (
+            "oom.drained-iterator",
+            {"samples": [("load", 0, 60), ("load", 192, 61), ("load", 385, 61)], "plan": PLAN | {"files": 4}, "placing": (192, 61)}
+            | {"exit_code": -9},
+        ),
+        "listed as mapped tensors": (
+            "oom.drained-iterator",
+            {"samples": [("load", 0, 60), ("load", 1, 256), ("load", 96, 256)], "plan": PLAN | {"files": 4}, "placing": (1, 256)}
+            | {"exit_code": -9},
+        ),
+        "full read, file by file": (
+            "oom.full-read-buffer",
+            {"samples": [("load", 0, 60), ("load", 200, 61), ("load", 385, 61)], "plan": PLAN | {"files": 4}, "placing": (48, 61)}
+            | {"exit_code": -9},
+        ),
+        "full read of one file": (
+            "oom.full-read-buffer",
+            {"samples": [("load", 0, 60), ("load", 200, 61), ("load", 385, 61)], "plan": PLAN | {"files": 1}, "placing": (192, 61)}
+            | {"exit_code": -9},
+        ),
+        "shared memory filled": (
+            "oom.shm-exhausted",
+            {"samples": [("load", 0, 60), ("load", 20, 61)], "plan": PLAN | {"shm_size": 96 * MIB, "shm_free": 96 * MIB}}
+            | {"exit_code": -7, "shm_free": 0},
+        ),
         "upcast": (
             "oom.dtype-upcast",
             {
@@ -98,6 +123,7 @@ def case(name: str) -> tuple[str | None, dict[str, Any]]:
 
 
 NAMES = ["stream", "quarter", "full read", "upcast", "every rank", "stack", "construct", "views", "kept maps", "short", "kv"]
+NAMES += ["listed", "listed as mapped tensors", "full read, file by file", "full read of one file", "shared memory filled"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,6 +135,13 @@ def test_signature(name: str, loaded: Callable[..., Any], load: Any, first: Call
     if expected is not None:
         top = diagnosis.findings[0]
         assert top.subject.labels["budget"]["planned to keep"] and top.remedy and top.impact is not None and "MiB" in top.summary
+
+
+def test_a_bus_error_with_shared_memory_free_is_a_truncated_file(loaded: Callable[..., Any], load: Any, first: Callable[..., Any]) -> None:
+    room = {"shm_size": 96 * MIB, "shm_free": 96 * MIB}
+    _, found = first(loaded(load([("load", 0, 60), ("load", 20, 61)], plan=PLAN | room, exit_code=-7, shm_free=90 * MIB)))
+    check = next(check for check in found.checks if check.id == "oom.shm-exhausted")
+    assert check.outcome == "pass" and "truncated" in check.summary
 
 
 def test_waste_with_room_to_spare_is_a_note(loaded: Callable[..., Any], load: Any, first: Callable[..., Any]) -> None:

@@ -15,11 +15,11 @@ pytest.importorskip("transformers")
 from probes.checkpoint import Checkpoint  # noqa: E402
 from runtime.arch import QuantSpec, read_arch  # noqa: E402
 from runtime.dequant import decode  # noqa: E402
-from runtime.families import read_quant  # noqa: E402
 from runtime.load_mode import LoadSettings  # noqa: E402
 from runtime.loader import Loader  # noqa: E402
 from runtime.placement import Placement  # noqa: E402
 from runtime.plan import plan_rank  # noqa: E402
+from runtime.quantisation import read_quantisation  # noqa: E402
 from traces.errors import CheckpointError  # noqa: E402
 
 
@@ -151,8 +151,9 @@ def compressed(kind: str, **weights):
     ],
 )
 def test_formats_with_a_decoder(setting, expected):
-    assert read_quant({"quantization_config": setting}, "Any") == expected
-    assert read_quant({"text_config": {"quantization_config": setting}}, "Any") == expected
+    for config in ({"quantization_config": setting}, {"text_config": {"quantization_config": setting}}):
+        found = read_quantisation(config)
+        assert found is not None and found.spec == expected
 
 
 @pytest.mark.parametrize(
@@ -169,14 +170,14 @@ def test_formats_with_a_decoder(setting, expected):
 )
 def test_formats_without_a_decoder_are_refused_by_name(setting, says):
     with pytest.raises(CheckpointError, match=says) as caught:
-        read_quant({"quantization_config": setting}, "Any")
+        read_quantisation({"quantization_config": setting})
     assert "bfloat16" in caught.value.hint
 
 
 def test_contradicting_settings_are_refused():
     both = {"quantization_config": {"quant_method": "mxfp4"}, "text_config": {"quantization_config": {"quant_method": "awq"}}}
     with pytest.raises(CheckpointError, match="two quantization_config that differ"):
-        read_quant(both, "Any")
+        read_quantisation(both)
 
 
 def test_headers_alone_need_no_torch():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,11 +16,13 @@ import openai
 import psutil
 import pytest
 
+from probes.checkpoint import Checkpoint
 from runtime.control_client import ControlClient
 from runtime.launcher import ServerProcess, serve, start_server
 from runtime.layout import BadLayout
 from runtime.serve_config import ServeConfig
 from runtime.shipped import shapes_moe
+from runtime.verification.verify import Wanted, verify
 from traces.store import open_run
 
 GAP = 1e-3
@@ -88,6 +92,24 @@ def test_every_rank_is_recorded_in_its_place(mesh: ServerProcess, requests_of: A
     count = "SELECT stage, sum(prefill_tokens + decode_tokens) AS n FROM step GROUP BY stage ORDER BY stage"
     per_stage = rows(mesh, count, lambda r: len(r) == 2 and r[0]["n"] == r[1]["n"])
     assert per_stage[0]["n"] == per_stage[1]["n"] > 0
+
+
+def test_what_every_rank_holds_is_proven(mesh: ServerProcess, tmp_path: Path) -> None:
+    """Two stages of two lanes against the files, and against files in which two heads were exchanged."""
+    rows(mesh, "SELECT rank FROM event WHERE kind = 'weights'", lambda r: len(r) == 4)
+    found = verify(shapes_moe(), Wanted(run=mesh.run))
+    assert found.status == "ok" and not found.unproven and sum(found.proven.values()) == found.tensors
+    copy = Path(shutil.copytree(shapes_moe(), tmp_path / "copy"))
+    name = "model.language_model.layers.1.self_attn.q_proj.weight"
+    entry = Checkpoint.open(copy).tensors[name]
+    data = bytearray((copy / entry.file).read_bytes())
+    half, at = entry.nbytes // 2, entry.offset
+    data[at : at + 2 * half] = data[at + half : at + 2 * half] + data[at : at + half]
+    (copy / entry.file).write_bytes(data)
+    wrong = verify(copy, Wanted(run=mesh.run))
+    assert [problem.kind for problem in wrong.problems] == ["hash", "hash"] and wrong.status == "damaged"
+    assert all(name in problem.tensor and "layers.1.qkv" in problem.detail for problem in wrong.problems)
+    assert name.replace("layers.1", "layers.*") in wrong.unproven
 
 
 def test_a_placement_is_switched_on_all_stages(mesh: ServerProcess, requests_of: Any) -> None:

@@ -29,8 +29,10 @@ def exchange(folder: Path, layer: int, one: int, other: int) -> None:
 
 def test_live_slots_are_compared_with_the_files(server: ServerProcess, rows: Rows, tmp_path: Path) -> None:
     rows("SELECT 1 FROM placement HAVING count(*) >= 4")
+    rows(f"SELECT 1 FROM event WHERE kind = 'weights' HAVING count(*) = {server.run.info.world_size}")
     found = verify(shapes_moe(), Wanted(run=server.run))
-    assert found.status == "ok" and found.checked == ["headers", "live expert slots"] and "64 expert slots" in found.notes[0]
+    assert found.status == "ok" and found.checked == ["headers", "live weights"] and "64 expert slots" in found.notes[0]
+    assert sum(found.proven.values()) == found.tensors and not found.unproven
     copy = Path(shutil.copytree(shapes_moe(), tmp_path / "copy"))
     exchange(copy, 2, 3, 5)
     wrong = verify(copy, Wanted(run=server.run))

@@ -170,10 +170,10 @@ def _dropped(store: Reads) -> int:
 
 
 def _events(store: Reads) -> tuple[Event, ...]:
-    """The last events. Routine garbage collections would drown the others."""
+    """The last events. Routine garbage collections would drown the others; the hashes of a rank's weights are for `workbench verify`."""
     rows = ask(
         store,
-        "SELECT ts, rank, kind, dur, attrs FROM event WHERE kind NOT IN ('gc', 'gc_short') OR (kind = 'gc' AND dur >= 20000000)"
+        "SELECT ts, rank, kind, dur, attrs FROM event WHERE kind NOT IN ('gc', 'gc_short', 'weights') OR (kind = 'gc' AND dur >= 20000000)"
         " ORDER BY ts DESC LIMIT 200",
     )
     return _together([Event(row["ts"], _one(row["rank"]), row["kind"], row["dur"], describe(row["attrs"])) for row in rows])
