@@ -110,7 +110,8 @@ def decoder_of(stored: Container[str]) -> str | None:
 def sources(target: str, stored: Container[str], decoder: str, tied: bool) -> Sources:
     """The stored tensors that make up one of our targets, by full name; () for a target that is not known here."""
     if target.startswith("vision."):
-        return _first(((("model.visual." + target.removeprefix("vision."), "whole"),),), "", stored)
+        name = target.removeprefix("vision.")
+        return _first(((("model.visual." + name, "whole"),), ((name, "whole"),)), "", stored)
     if target == "head":
         names = ("lm_head.weight", f"{decoder.removesuffix('model.')}lm_head.weight")
         head: tuple[Sources, ...] = tuple(((name, "rows"),) for name in names)
