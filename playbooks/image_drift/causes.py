@@ -15,6 +15,7 @@ from playbooks.image_drift import (
     patch_order,
     pixel_budget,
     placeholder_mismatch,
+    recorded_grids,
     rescale,
     resize_filter,
     resize_geometry,
@@ -38,6 +39,7 @@ CAUSES: tuple[Cause, ...] = (
     cross_request_cache.CAUSE,
 )
 CHECKS: tuple[Check, ...] = (
+    recorded_grids.CHECK,
     sight.CHECK,
     placeholder_mismatch.CHECK,
     mrope.CHECK,

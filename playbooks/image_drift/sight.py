@@ -2,6 +2,7 @@
 
 A model that cannot see answers both pictures of a pair alike and scores 50 %; a keyword test is passed by a blind model. Tokens by size
 are compared as differences, so that the template's own tokens cancel. Answers are those of a model: what they show is never established.
+Mandatory where a server is what was asked about: tensors that are prepared well do not show that they reach the model.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ import re
 from typing import Any
 
 from playbooks.case import Case
-from playbooks.check import Check, Result, passed, skipped
+from playbooks.check import Check, Result, not_applicable, passed, skipped
 from playbooks.document import Basis, Finding, Remedy, Severity
 from playbooks.finding import finding, subject
 from playbooks.image_drift.asked import NAME
-from playbooks.image_drift.probe import FOLDER
+from playbooks.image_drift.probe import FOLDER, probes
 
+SAME = {"upper": "top", "lower": "bottom"}
 AROUND = 16  # tokens that a template may put around a picture: begin, end, newline, a label
 
 
 def test(case: Case) -> Result:
-    path = case.run.path / FOLDER / NAME
-    if not path.exists():
-        return skipped("answers of a server: --endpoint URL --model FOLDER")
-    asked = json.loads(path.read_bytes())
+    asked = answers(case)
+    if asked is None:
+        return not_applicable("no server was asked") if probes(case) else skipped("answers of a server: --run of a live one, or --endpoint")
+    if "pairs" not in asked:
+        return skipped(f"answers of the server: {asked['why']}; {again(asked)}")
     found = [*_counts(case, asked), *_pairs(case, asked["pairs"])]
     right = sum(_said(one) == one["want"] for one in asked["pairs"])
     said = (
@@ -36,6 +39,17 @@ def test(case: Case) -> Result:
     if right < len(asked["pairs"]):
         return skipped(f"a model that names every picture: this one names {right} of {len(asked['pairs'])}, from which nothing follows")
     return passed(said, right, len(asked["pairs"]), "pictures named")
+
+
+def answers(case: Case) -> dict[str, Any] | None:
+    """What was asked of a server or of a run; None where the run is no such examination."""
+    path = case.run.path / FOLDER / NAME
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def again(asked: dict[str, Any]) -> str:
+    """The commands that would decide what a run that is over cannot."""
+    return f"`workbench serve {asked['folder']}`, then `workbench diagnose image-drift --run latest` while it serves"
 
 
 def _counts(case: Case, asked: dict[str, Any]) -> list[Finding]:
@@ -69,14 +83,16 @@ def _pairs(case: Case, pairs: list[dict[str, str]]) -> list[Finding]:
 
 def _said(one: dict[str, str]) -> str:
     """The one of both words that the answer holds; empty for neither or both."""
-    words = set(re.findall(r"[a-z]+", one["answer"].lower()))
+    words = {SAME.get(word, word) for word in re.findall(r"[a-z]+", one["answer"].lower())}
     held = [word for word in (one["want"], one["other"]) if word in words]
     return held[0] if len(held) == 1 else ""
 
 
 def _made(case: Case, cause: str, said: str, severity: Severity, score: float, basis: Basis) -> Finding:
     remedy = Remedy(
-        text="Dump pixel_values of one picture and compare them: --image, --observed.", risk="none", verify="workbench diagnose image-drift"
+        text="Compare the tensor of one picture: --run of a live server of ours; of another engine a dump, --image and --observed.",
+        risk="none",
+        verify="workbench diagnose image-drift",
     )
     return finding(
         case, cause, severity, subject("image", "endpoint"), said.split(":")[0].rstrip("."), said, score, basis,
@@ -84,4 +100,4 @@ def _made(case: Case, cause: str, said: str, severity: Severity, score: float, b
     )  # fmt: skip
 
 
-CHECK = Check("image.sight", "The server sees pictures", mandatory=False, cost=4, test=test, page=__doc__ or "")
+CHECK = Check("image.sight", "The server sees pictures", mandatory=True, cost=4, test=test, page=__doc__ or "")

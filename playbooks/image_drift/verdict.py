@@ -13,7 +13,10 @@ from playbooks.image_drift.cause import Cause
 from playbooks.image_drift.explain import BENIGN, EXACT, MOST, Candidate, Reading, explain
 from playbooks.image_drift.probe import probes
 
-MISSING = "a picture and the tensor an engine made of it: --image FILE --model FOLDER --observed FILE (.npy, .npz, .safetensors, .pt)"
+MISSING = (
+    "a picture and the tensor an engine made of it: --run of a live server of ours, or --image FILE --model FOLDER --observed FILE "
+    "(.npy, .npz, .safetensors, .pt)"
+)
 
 
 def readings(case: Case, causes: Sequence[Cause]) -> list[Reading]:

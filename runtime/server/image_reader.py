@@ -12,6 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from runtime.images import ImageSettings, mrope_positions, preprocess
 from runtime.pixels.files import DAMAGED, FORMATS
+from runtime.pixels.flat import upright_size
 from runtime.prefix_digest import image_digest
 from runtime.server.data_uri import decode_image
 from runtime.server.errors import ApiError, invalid
@@ -19,13 +20,16 @@ from runtime.server.errors import ApiError, invalid
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """One image: float32 patches [P, width] as bytes, its grid (t, h, w) in patches, and how many tokens it takes in the prompt."""
+    """One image: float32 patches [P, width] as bytes, its grid (t, h, w) in patches, and how many tokens it takes in the prompt.
+
+    `size`: (height, width) in pixels, upright, before it was resized."""
 
     data: bytes
     width: int
     grid: tuple[int, int, int]
     tokens: int
     digest: bytes  # of data and grid
+    size: tuple[int, int]
 
 
 class ImageReader:
@@ -59,6 +63,7 @@ class ImageReader:
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 self._check_size(where, image.width, image.height)
                 image.load()
+                size = upright_size(image)
                 patches, grid = preprocess(image, self._settings)
         except UnidentifiedImageError as error:
             raise invalid(f"{where}: the image is none of {', '.join(FORMATS)}", where) from error
@@ -66,7 +71,7 @@ class ImageReader:
             raise invalid(f"{where}: the image cannot be decoded: {error}", where) from error
         (t, h, w), raw = grid, patches.tobytes()
         tokens = t * h * w // self._settings.merge**2
-        return Patches(raw, patches.shape[1], (t, h, w), tokens, image_digest(raw, (t, h, w)))
+        return Patches(raw, patches.shape[1], (t, h, w), tokens, image_digest(raw, (t, h, w)), size)
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         if width * height > self._max_pixels:

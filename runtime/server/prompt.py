@@ -69,7 +69,11 @@ class PromptBuilder:
         assert self._images is not None
         patches = await self._images.read(uris)
         prompt = self._with_images(tokens, patches)
-        trace.stage("image.preprocess", time.time_ns(), {"moe.images": len(patches), "moe.image_tokens": prompt.image_tokens})
+        trace.stage("image.preprocess", time.time_ns(), {
+            "moe.images": len(patches), "moe.image_tokens": prompt.image_tokens,
+            "moe.image_sizes": [side for one in patches for side in one.size],  # height, width of each
+            "moe.image_grids": [side for one in patches for side in one.grid],  # t, h, w of each
+        })  # fmt: skip
         return prompt
 
     async def plain(self, prompts: list[str | list[int]], special: bool, vocabulary: int, trace: RequestTrace) -> list[Prompt]:

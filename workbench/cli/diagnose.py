@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from traces.errors import UsageError
 from workbench.cli.context import Command, finish, json_option, run_option, session
@@ -59,7 +60,8 @@ def diagnose(
     from workbench.cli.diagnosing import diagnose_run
     from workbench.cli.judged import Asked, judged_run
 
-    run_name = judged_run(symptom, Asked(run=run_name, **instead))
+    given = click.get_current_context().get_parameter_source("run_name") is not ParameterSource.DEFAULT
+    run_name = judged_run(symptom, Asked(run=run_name, run_given=given, **instead))
     watched = not as_json and not session().quiet and sys.stderr.isatty()
     found = diagnose_run(symptom, run_name, baseline, last, carry_out, watched)
     if as_json:

@@ -307,7 +307,7 @@ def test_a_server_is_asked_from_outside(server: Any, model: Path, answer: Any, t
 
 def test_a_jpeg_of_odd_sides_is_reduced_and_its_quality_is_found(model: Path) -> None:
     from playbooks.image_drift.decoder import half_size, nearest_chroma
-    from playbooks.image_drift.drills import jpeg
+    from playbooks.image_drift.pictures import jpeg
 
     data = jpeg(photograph(1).resize((301, 227)))
     assert half_size(data).size == (151, 114)
