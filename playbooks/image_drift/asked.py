@@ -26,6 +26,7 @@ from runtime.images import BadImage, Grid, ImageSettings
 from runtime.pixels.flat import ORIENTATION
 from runtime.pixels.geometry import final_size
 from runtime.pixels.positions import image_tokens, placeholders
+from runtime.shipped import shapes_moe
 from traces.errors import BadAnswer, UsageError, WorkbenchError
 from traces.run import Run, whole_run
 from traces.store import open_run
@@ -54,11 +55,14 @@ def run_of_endpoint(url: str, model: Path, root: Path | None = None) -> Run:
     return run
 
 
-def run_of_run(judged: Run, model: Path, root: Path | None = None) -> Run:
-    """A closed run with what `judged` recorded and, while its server lives, what that answers and makes of pictures; all of it is held
-    against the recipe of `model`. BadAnswer, CheckpointError."""
+def run_of_run(judged: Run, given: Path | None = None, root: Path | None = None) -> Run:
+    """A closed run with what `judged` recorded and, while its server lives, what that answers and makes of pictures. All of it is held
+    against the recipe of the folder that is given, or of the served one. BadAnswer, CheckpointError."""
+    model = given or Path(judged.info.model_path)
     recipe, server = ImageSettings.read(model), live_server(judged)
-    found: dict[str, Any] = {"of": judged.id, "why": server.why, "folder": str(model), "recorded": _recorded(judged, recipe)}
+    known = given is not None or model.samefile(shapes_moe())
+    found: dict[str, Any] = {"of": judged.id, "why": server.why, "folder": str(model), "known": known}
+    found["recorded"] = _recorded(judged, recipe)
     with whole_run(engine=ENGINE, model=judged.info.model, model_path=str(model), root=root) as run:
         (run.path / FOLDER).mkdir()
         if server.url is not None:

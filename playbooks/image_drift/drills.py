@@ -97,6 +97,7 @@ def _oblong(image: Image.Image, dose: Dose) -> bytes:
 
 def _with_alpha(image: Image.Image, dose: Dose) -> bytes:
     x = np.linspace(-1, 1, image.width)[None, :] ** 2 + np.linspace(-1, 1, image.height)[:, None] ** 2
+    image = image.copy()
     image.putalpha(Image.fromarray((np.clip(1.3 - x, 0, 1) * 255).astype(np.uint8)))
     return png(image)
 

@@ -153,10 +153,10 @@ def _seen_by_a_run(asked: Asked) -> str:
     from workbench.cli.model import planned_model
 
     run = find_run(asked.run)
-    folder = planned_model(asked.model) if asked.model else run.info.model_path
-    if (asked.model is None and not Path(folder or "-").is_dir()) or (run.path / FOLDER).exists():
+    served = Path(run.info.model_path or "-").is_dir()
+    if (asked.model is None and not served) or (run.path / FOLDER).exists():
         return asked.run
-    return str(run_of_run(run, Path(folder)).path)
+    return str(run_of_run(run, Path(planned_model(asked.model)) if asked.model else None).path)
 
 
 def grid_of(text: str | None) -> tuple[int, int, int] | None:
