@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from playbooks.garbled_output.endpoint_answer import farthest
 from playbooks.garbled_output.examine.sent import USER, Fact, rendered, special
 from playbooks.garbled_output.facts import ANSWER, REUSED, SENT
 from probes.asking import Asker, Likely, Told
@@ -19,10 +20,13 @@ from traces.errors import BadAnswer, WorkbenchError
 TOP = 5
 WORDS = 16  # tokens of an answer that are compared
 LONG = 64  # tokens of a prompt that fills blocks of every engine (16 to 64 tokens)
+CHUNK = 512  # tokens of a step where the server's own number is not known
+MOST_LONG = 2048  # tokens of a prompt: our own forward pass goes over it, too
 
 
-def endpoint_facts(url: str, folder: Path) -> Iterator[Fact]:
-    """Unreachable, BadAnswer. Without a usable template of the folder there is nothing to compare with: no facts."""
+def endpoint_facts(url: str, folder: Path, chunk: int = CHUNK) -> Iterator[Fact]:
+    """`chunk`: tokens of a prompt that the server computes in one step, as far as that is known. Unreachable, BadAnswer. Without a usable
+    template of the folder there is nothing to compare with: no facts."""
     try:
         tokenizer, text = Tokenizer.of(folder), rendered(folder)
     except (WorkbenchError, ApiError):
@@ -31,8 +35,22 @@ def endpoint_facts(url: str, folder: Path) -> Iterator[Fact]:
     with Asker(url) as asker:
         told = asker.chat(USER, WORDS, top_logprobs=TOP)
         yield SENT, sent_fact(ours, asker.tokenize(USER), told.prompt_tokens, tokenizer)
-        yield from answer_facts(told, folder, ours, tokenizer)
+        long = _filled(ours, min(chunk + LONG, (asker.longest or MOST_LONG) - WORDS, MOST_LONG))
+        yield from answer_facts({"chat": (ours, told), **_of_ids(asker, {"long": long})}, folder, tokenizer)
         yield from reused_facts(asker, ours)
+
+
+def _filled(ours: list[int], length: int) -> list[int]:
+    """The prompt so often as it fits: a conversation that ends as it should."""
+    return ours * max(1, length // max(1, len(ours)))
+
+
+def _of_ids(asker: Asker, prompts: dict[str, list[int]]) -> dict[str, tuple[list[int], Told]]:
+    """Answers to prompts of token ids; none where the server takes none."""
+    try:
+        return {name: (ids, asker.complete(ids, WORDS, logprobs=TOP)) for name, ids in prompts.items()}
+    except BadAnswer:
+        return {}
 
 
 def sent_fact(ours: list[int], theirs: list[int] | None, counted: int | None, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -50,23 +68,24 @@ def sent_fact(ours: list[int], theirs: list[int] | None, counted: int | None, to
     return fact | {"first": theirs[:8], "last": theirs[-8:]}
 
 
-def answer_facts(told: Told, folder: Path, ours: list[int], tokenizer: Tokenizer) -> Iterator[Fact]:
-    """What the server found likely at every token of its answer, beside the log-probabilities of our own forward pass of the folder over
-    the same tokens; of the token where they are farthest apart, of those with another first choice if there is one."""
+def answer_facts(answers: dict[str, tuple[list[int], Told]], folder: Path, tokenizer: Tokenizer) -> Iterator[Fact]:
+    """What the server found likely at every token of its answers, beside the log-probabilities of our own forward pass of the folder over
+    the same tokens. One fact a prompt: the token where they are farthest apart, rather one where a user would see it."""
     from runtime.local import LocalSequence, load_local
 
     try:
         model = load_local(folder)
     except (OSError, WorkbenchError):
         return
-    if not told.likely or not told.likely[0] or not ours or max(ours) >= model.arch.vocab:
-        return
     pieces = [tokenizer.piece(i) for i in range(model.arch.vocab)]
-    answer = _ids(told.tokens, pieces)[: len(told.likely) - 1]  # the last one is only drawn
-    ids = [*ours, *answer]
-    logs = LocalSequence(model, len(ids)).feed(ids)[len(ours) - 1 :].double().log_softmax(-1).tolist()
-    found = [compared(given, own, pieces) | {"at": at} for at, (given, own) in enumerate(zip(told.likely, logs, strict=False)) if given]
-    yield ANSWER, max(found, key=lambda one: (not one["same"], one["kl"])) | {"tokens": len(found)}
+    for name, (prompt, told) in answers.items():
+        if not told.likely or not prompt or max(prompt) >= model.arch.vocab:
+            continue
+        ids = [*prompt, *_ids(told.tokens, pieces)[: len(told.likely) - 1]]  # the last one is only drawn
+        logs = LocalSequence(model, len(ids)).feed(ids)[len(prompt) - 1 :].double().log_softmax(-1).tolist()
+        found = [compared(given, own, pieces) | {"at": at} for at, (given, own) in enumerate(zip(told.likely, logs, strict=False)) if given]
+        if found:
+            yield ANSWER, max(found, key=farthest) | {"prompt": name, "tokens": len(found), "of": len(prompt)}
 
 
 def _ids(tokens: Sequence[str], pieces: Sequence[str]) -> list[int]:

@@ -28,22 +28,30 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 
 
 def live_facts(run: Run, server: LiveServer) -> Iterator[Fact]:
-    yield LIVE, {"run": run.id, "folder": run.info.model_path, "asked": server.url is not None, "why": server.why}
+    state, placement = _told(run) if server.url is not None else ({}, {})
+    yield LIVE, {
+        "run": run.id, "folder": run.info.model_path, "asked": server.url is not None, "why": server.why, "exact": _exact(run, state),
+    }  # fmt: skip
     for name, (differs, back, means) in _SETTINGS.items():
         value = run.info.config.get(name)
         if value is not None and differs(value):
             yield SETTING, {"name": name, "value": str(value), "back": back, "means": means}
-    if server.url is not None:
-        yield from _moved(run)
-
-
-def _moved(run: Run) -> Iterator[Fact]:
-    """A placement that was changed while it served."""
-    try:
-        with ControlClient.for_run(run) as control:
-            placement = control.placement()
-    except WorkbenchError:
-        return  # another user's server
-    if placement["source"] != "initial":
+    if placement.get("source", "initial") != "initial":
         value = f"version {placement['version']}, by {placement['source']}"
         yield SETTING, {"name": "placement", "value": value, "back": "serve again", "means": "the map of experts"}
+
+
+def _told(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state and the placement in force, as the server tells them; empty where it may not be asked."""
+    try:
+        with ControlClient.for_run(run) as control:
+            return control.state(), control.placement()
+    except WorkbenchError:
+        return {}, {}  # another user's server
+
+
+def _exact(run: Run, state: dict[str, Any]) -> bool:
+    """Whether all ranks compute in float32 on CPUs, and cache what they compute: then answers differ by the order of sums alone."""
+    devices = {str(load["device"]) for load in state.get("loads", ())}
+    config = run.info.config
+    return devices == {"cpu"} and config.get("dtype") in ("auto", "float32") and config.get("kv_dtype") == "auto"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from playbooks.garbled_output.examine.endpoint import CHUNK, endpoint_facts
 from playbooks.garbled_output.examine.files import file_facts
 from playbooks.garbled_output.examine.live import live_facts
 from playbooks.garbled_output.examine.sent import Fact, folder_facts
@@ -63,9 +64,12 @@ def _facts(question: Question) -> Iterator[Iterable[Fact]]:
         endpoint = server.url
         yield live_facts(question.run, server)
     if endpoint is not None:
-        from playbooks.garbled_output.examine.endpoint import endpoint_facts
+        yield endpoint_facts(endpoint, question.model, _chunk(question.run))
 
-        yield endpoint_facts(endpoint, question.model)
+
+def _chunk(run: Run | None) -> int:
+    steps = None if run is None else run.info.config.get("max_tokens_per_step")
+    return steps if isinstance(steps, int) else CHUNK
 
 
 def _computed(question: Question) -> Iterable[Fact]:

@@ -136,9 +136,10 @@ def text(logprobs: dict[str, float], cached: int | None) -> dict[str, Any]:
 
 
 def test_a_cache_that_changes_an_answer_is_found(server: Callable[[dict[str, Any]], str], judged: Judged) -> None:
+    """The first answer is that to the long prompt."""
     computed = {"a": -0.01, "b": -5.0}
     for kept, cached, outcome in (({"b": -0.01, "a": -5.0}, 48, "fail"), (computed, 48, "pass"), (computed, 0, "skipped")):
-        asked = answers(ours(), len(ours())) | {"/v1/completions": [text(computed, 0), text(kept, cached)]}
+        asked = answers(ours(), len(ours())) | {"/v1/completions": [text(computed, 0), text(computed, 0), text(kept, cached)]}
         facts = list(endpoint_facts(server(asked), FOLDER))
         assert dict(facts)[REUSED]["cached"] == cached
         found, checks = judged(facts)
