@@ -321,6 +321,22 @@ def test_a_jpeg_of_odd_sides_is_reduced_and_its_quality_is_found(model: Path) ->
     assert found.findings[0].title.endswith("compressed again as JPEG of quality 72")
 
 
+def test_constants_are_computed_where_rounding_hides_them(tmp_path: Path) -> None:
+    """A dull picture: rounding to whole levels takes more of it than the fit may leave of a bright one."""
+    from dataclasses import replace
+
+    from PIL import ImageEnhance
+
+    from playbooks.drills.drill import Dose
+    from playbooks.image_drift.drills import _ALL
+
+    (drill,) = (one for one in _ALL if one.id == "image.not-normalised")
+    dull = replace(drill, take=lambda n: ImageEnhance.Contrast(photograph(n)).enhance(0.25))
+    first = diagnose(dull.start(Dose(1, 0), tmp_path, lambda said: None), "image-drift", argv=()).findings[0]
+    assert first.id == "image.normalize-constants"
+    assert "mean [0.430, 0.410, 0.390] and deviation [0.310, 0.280, 0.350]" in first.title
+
+
 def test_a_drill_that_makes_no_fault_is_refused(tmp_path: Path) -> None:
     from playbooks.drills.drill import Dose
     from playbooks.image_drift import other_engines
