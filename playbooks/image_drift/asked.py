@@ -21,13 +21,13 @@ from playbooks.image_drift.probe import FOLDER, keep_probe
 from playbooks.live_server import live_server
 from probes.asking import Asker, about, data_uri, picture_uri
 from probes.traffic.scenes import Item, Scene, draw
-from runtime.control_client import ControlClient
+from runtime.control_client import ControlClient, ControlRefused
 from runtime.images import BadImage, Grid, ImageSettings
 from runtime.pixels.flat import ORIENTATION
 from runtime.pixels.geometry import final_size
 from runtime.pixels.positions import image_tokens, placeholders
 from runtime.shipped import shapes_moe
-from traces.errors import BadAnswer, UsageError, WorkbenchError
+from traces.errors import BadAnswer, Unreachable, UsageError, WorkbenchError
 from traces.run import Run, whole_run
 from traces.store import open_run
 
@@ -67,7 +67,10 @@ def run_of_run(judged: Run, given: Path | None = None, root: Path | None = None)
         (run.path / FOLDER).mkdir()
         if server.url is not None:
             found |= _asked(server.url, recipe)
-            _keep_tensors(judged, run, model)
+            try:
+                _keep_tensors(judged, run, model)
+            except (Unreachable, ControlRefused) as error:  # another user's server: its answers are there all the same
+                found["unread"] = error.message
         _write(run, found)
     return run
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from playbooks.case import Case
 from playbooks.check import Check, Result, not_applicable, passed, skipped
+from playbooks.image_drift.probe import probes
 from playbooks.image_drift.sight import answers
 
 
 def test(case: Case) -> Result:
     asked = answers(case)
+    if asked is None and not probes(case):
+        return skipped("a run of ours that names its checkpoint folder: --run")
     if asked is None or "of" not in asked:
         return not_applicable("the folder was given")
     if asked["known"]:

@@ -12,11 +12,18 @@ from playbooks.finding import finding, subject
 from playbooks.image_drift.cause import Cause
 from playbooks.image_drift.explain import BENIGN, EXACT, MOST, Candidate, Reading, explain
 from playbooks.image_drift.probe import probes
+from playbooks.image_drift.sight import answers
 
 MISSING = (
     "a picture and the tensor an engine made of it: --run of a live server of ours, or --image FILE --model FOLDER --observed FILE "
     "(.npy, .npz, .safetensors, .pt)"
 )
+
+
+def missing(case: Case) -> Result:
+    """Nothing was compared, and why, where a run was asked that does not show its tensors."""
+    unread = (answers(case) or {}).get("unread")
+    return skipped(f"{MISSING}; {unread}" if unread else MISSING)
 
 
 def readings(case: Case, causes: Sequence[Cause]) -> list[Reading]:
@@ -36,7 +43,7 @@ def _test(cause: Cause, causes: Sequence[Cause]) -> Callable[[Case], Result]:
     def test(case: Case) -> Result:
         found = readings(case, causes)
         if not found:
-            return skipped(MISSING)
+            return missing(case)
         blamed = [(one, best) for one in found if (best := one.best) is not None and best.cause == cause.id and not one.benign]
         if not blamed and cause.id == "image.dtype-path":
             lost = [one for one in found if one.nonfinite]
@@ -157,7 +164,7 @@ def unexplained(causes: Sequence[Cause]) -> Check:
     def test(case: Case) -> Result:
         found = readings(case, causes)
         if not found:
-            return skipped(MISSING)
+            return missing(case)
         strange = [one for one in found if not one.benign and one.best is None and not one.nonfinite]
         if not strange:
             worst = max((one.largest for one in found if one.benign and one.largest is not None), default=0.0)

@@ -290,6 +290,7 @@ def by_recipe(height: int, width: int) -> int:
         (seeing, by_recipe, None, "pass"),
         (lambda image: seeing(image, True), by_recipe, "image.channel-order", "fail"),
         (lambda image: "red left top", by_recipe, "image.placeholder-mismatch", "fail"),
+        (lambda image: " ", by_recipe, None, "skipped"),
         (lambda image: seeing(image) if seeing(image) in ("Red.", "Blue.") else "upper", by_recipe, None, "skipped"),
         (seeing, lambda height, width: 0, "image.placeholder-mismatch", "fail"),
         (seeing, lambda height, width: height * width // 784, "image.placeholder-mismatch", "fail"),
