@@ -118,7 +118,7 @@ def _one_each(rivals: Sequence[Candidate]) -> list[Candidate]:
 
 def _cleared(cause: Cause, found: list[Reading]) -> Result:
     if all(one.benign for one in found):
-        worst = max(one.largest or 0.0 for one in found)
+        worst = max(one.nearest or 0.0 for one in found)
         return passed(f"the tensors differ by {worst:.2f} levels at most: benign, not this stage", round(worst, 3), BENIGN, "levels")
     nearest = [one for reading in found if not reading.benign and (one := reading.of(cause.id)) is not None]
     if not nearest:
@@ -167,7 +167,7 @@ def unexplained(causes: Sequence[Cause]) -> Check:
             return missing(case)
         strange = [one for one in found if not one.benign and one.best is None and not one.nonfinite]
         if not strange:
-            worst = max((one.largest for one in found if one.benign and one.largest is not None), default=0.0)
+            worst = max((one.nearest for one in found if one.benign and one.nearest is not None), default=0.0)
             said = f"at most {worst:.2f} levels: benign" if all(one.benign for one in found) else "what drifted is explained"
             return passed(said, round(worst, 3), BENIGN, "levels")
         first = strange[0]

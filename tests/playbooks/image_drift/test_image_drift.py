@@ -338,6 +338,25 @@ def test_constants_are_computed_where_rounding_hides_them(tmp_path: Path) -> Non
     assert "mean [0.430, 0.410, 0.390] and deviation [0.310, 0.280, 0.350]" in first.title
 
 
+@pytest.mark.parametrize("strength", [0, 1])
+def test_torch_may_overshoot_where_pil_clips(strength: int, tmp_path: Path) -> None:
+    """Blocks of pure black and white: torch's resize, which does not clip between its passes, is 15 levels away from PIL."""
+    from dataclasses import replace
+
+    from playbooks.drills.drill import Dose
+    from playbooks.image_drift.drills import _ALL
+    from playbooks.image_drift.explain import BENIGN, explain
+    from playbooks.image_drift.probe import FOLDER, read_probe
+
+    blocks = np.random.default_rng(0).choice(np.array([0, 255], np.uint8), (61, 37)).repeat(7, 0).repeat(7, 1)
+    (drill,) = (one for one in _ALL if one.id == "image.well")
+    sharp = replace(drill, take=lambda n: Image.fromarray(blocks).convert("RGB"))
+    run = sharp.start(Dose(strength, 0), tmp_path, lambda said: None)
+    reading = explain(read_probe(run.path / FOLDER / "0"), (), ())
+    assert reading.largest is not None and reading.largest > 5 * BENIGN and reading.nearest < 0.6
+    assert diagnose(run, "image-drift", argv=()).verdict == "healthy"
+
+
 def test_a_drill_that_makes_no_fault_is_refused(tmp_path: Path) -> None:
     from playbooks.drills.drill import Dose
     from playbooks.image_drift import other_engines

@@ -18,39 +18,28 @@ from playbooks.image_drift.drills import _ALL, PictureDrill
 from playbooks.runner import diagnose
 
 NAMES = ("china.jpg", "flower.jpg", "rocket.jpg", "retina.jpg", "astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png")
-PARTS = {"whole": (0.0, 0.0, 1.0, 1.0), "tall": (0.3, 0.0, 0.7, 1.0), "wide": (0.0, 0.3, 1.0, 0.75)}  # left, top, right, bottom: shares
+PARTS = ((0.0, 0.0, 1.0, 1.0), (0.3, 0.0, 0.7, 1.0), (0.0, 0.3, 1.0, 0.75))  # whole, tall, wide; left, top, right, bottom as shares
 FOLDER = os.environ.get("WORKBENCH_PHOTOGRAPHS", "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not FOLDER, reason="run scripts/fetch_photographs.sh and set WORKBENCH_PHOTOGRAPHS")]
 
 
-def photographs(part: str) -> list[Image.Image]:
-    if not FOLDER:
-        pytest.skip("no photographs: run scripts/fetch_photographs.sh and set WORKBENCH_PHOTOGRAPHS")
-    found = []
-    for name in NAMES:
-        with Image.open(Path(FOLDER) / name) as image:
-            left, top, right, bottom = PARTS[part]
-            width, height = image.size
-            found.append(image.convert("RGB").crop((int(left * width), int(top * height), int(right * width), int(bottom * height))))
-    return found
+def part_of(number: int, part: tuple[float, float, float, float]) -> Image.Image:
+    with Image.open(Path(FOLDER) / NAMES[number % len(NAMES)]) as image:
+        width, height = image.size
+        left, top, right, bottom = part
+        return image.convert("RGB").crop((int(left * width), int(top * height), int(right * width), int(bottom * height)))
 
 
-def missed(one: PictureDrill, part: str, root: Path) -> list[str]:
-    """What was said of each photograph, where it is not what was done to it."""
-    taken = photographs(part)
+@pytest.mark.parametrize("one", _ALL, ids=lambda one: str(one.id))
+def test_a_fault_is_named_on_every_photograph(one: PictureDrill, tmp_path: Path) -> None:
+    """Parts and strengths take turns. A drill of two pictures takes the next photograph, too."""
     wrong = []
     for number, name in enumerate(NAMES):
-        for strength in (0, 1):
-            drill = replace(one, take=lambda n, first=number: taken[(first + n % 4) % len(taken)])
-            found = diagnose(drill.start(Dose(strength, 0), root, lambda said: None), "image-drift", argv=())
-            named = serious(found)
-            said = named[0].id if named else found.verdict
-            if said != one.expected:
-                wrong.append(f"{name} {part} {strength}: {said}")
-    return wrong
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("one", _ALL, ids=lambda one: str(one.id))
-def test_every_fault_is_named_on_every_photograph(one: PictureDrill, part: str, tmp_path: Path) -> None:
-    assert not missed(one, part, tmp_path)
+        part, strength = PARTS[number % 3], number % 2
+        drill = replace(one, take=lambda n, first=number, part=part: part_of(first + n % 4, part))
+        found = diagnose(drill.start(Dose(strength, 0), tmp_path, lambda said: None), "image-drift", argv=())
+        named = serious(found)
+        said = named[0].id if named else found.verdict
+        if said != one.expected:
+            wrong.append(f"{name}, part {number % 3}, strength {strength}: {said}")
+    assert not wrong
