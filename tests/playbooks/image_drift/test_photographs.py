@@ -37,7 +37,12 @@ def test_a_fault_is_named_on_every_photograph(one: PictureDrill, tmp_path: Path)
     for number, name in enumerate(NAMES):
         part, strength = PARTS[number % 3], number % 2
         drill = replace(one, take=lambda n, first=number, part=part: part_of(first + n % 4, part))
-        found = diagnose(drill.start(Dose(strength, 0), tmp_path, lambda said: None), "image-drift", argv=())
+        try:
+            run = drill.start(Dose(strength, 0), tmp_path, lambda said: None)
+        except ValueError as error:
+            assert "makes no fault" in str(error)  # another budget, of a photograph that is within both
+            continue
+        found = diagnose(run, "image-drift", argv=())
         named = serious(found)
         said = named[0].id if named else found.verdict
         if said != one.expected:
