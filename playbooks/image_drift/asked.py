@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,9 +39,10 @@ NAME = "asked.json"
 ENGINE = "pictures"  # of a run that is such an examination
 MOST_RECORDED = 500  # kinds of requests by sizes and grids
 
+Circle = tuple[str, int]  # colour, and cell of a 3 x 3 grid
 COLOUR, PLACE = "What colour is the circle?", "Where is the red circle?"
-# Two words, the picture of each as (colour, cell of a 3 x 3 grid), and the question.
-PAIRS = (
+# Two words, the picture of each, and the question.
+PAIRS: tuple[tuple[str, str, tuple[Circle, Circle], str], ...] = (
     ("red", "blue", (("red", 4), ("blue", 4)), COLOUR),
     ("left", "right", (("red", 3), ("red", 5)), PLACE),
     ("top", "bottom", (("red", 1), ("red", 7)), PLACE),
@@ -82,16 +84,28 @@ def _write(run: Run, asked: dict[str, Any]) -> None:
 
 def _asked(url: str, recipe: ImageSettings) -> dict[str, Any]:
     with Asker(url) as asker:
-        pairs = [
-            {"want": word, "other": words[1 - n], "answer": asker.chat(about(_circle(*pictures[n]), question), WORDS).text}
-            for *words, pictures, question in PAIRS
-            for n, word in enumerate(words)
-        ]
+        pairs = [one for pair in PAIRS for one in _pair(asker, *pair)]
         counts = [
             {"height": h, "width": w, "expected": expected_tokens(h, w, recipe), "tokens": _tokens(asker, Image.new("RGB", (w, h), GREY))}
             for h, w in SIZES
         ]
         return {"pairs": pairs, "text": _tokens(asker, None), "counts": counts}
+
+
+def _pair(asker: Asker, first: str, second: str, pictures: tuple[Circle, Circle], question: str) -> list[dict[str, Any]]:
+    """Both answers. Where they are alike, `apart` is the second one's once more, under a salt that keeps it from what is cached: None
+    where the server takes no salt."""
+    contents = [about(_circle(*one), question) for one in pictures]
+    answers = [asker.chat(content, WORDS).text for content in contents]
+    pair: list[dict[str, Any]] = [
+        {"want": first, "other": second, "answer": answers[0]}, {"want": second, "other": first, "answer": answers[1]},
+    ]  # fmt: skip
+    if answers[0] == answers[1]:
+        try:
+            pair[1]["apart"] = asker.chat(contents[1], WORDS, cache_salt=secrets.token_hex(8)).text
+        except BadAnswer:
+            pair[1]["apart"] = None
+    return pair
 
 
 GREY = (120, 130, 90)

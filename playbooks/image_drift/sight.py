@@ -1,7 +1,8 @@
 """image.placeholder-mismatch as seen from outside, and what opposite pairs tell: a server that does not see, or sees things exchanged.
 
 A model that cannot see answers both pictures of a pair alike and scores 50 %; a keyword test is passed by a blind model. Tokens by size
-are compared as differences, so that the template's own tokens cancel. Answers are those of a model: what they show is never established.
+are compared as differences, so that the template's own tokens cancel. Where two pictures are answered alike, a question under a salt of its
+own tells a cache that mixes them up from a model that does not see. Answers are those of a model: what they show is never established.
 Mandatory where a server is what was asked about: tensors that are prepared well do not show that they reach the model.
 """
 
@@ -69,7 +70,7 @@ def _counts(case: Case, asked: dict[str, Any]) -> list[Finding]:
     return [_made(case, "image.placeholder-mismatch", said, "error", 0.7, "supported")]
 
 
-def _pairs(case: Case, pairs: list[dict[str, str]]) -> list[Finding]:
+def _pairs(case: Case, pairs: list[dict[str, Any]]) -> list[Finding]:
     both = [(pairs[n], pairs[n + 1]) for n in range(0, len(pairs), 2)]
     exchanged = [(a, b) for a, b in both if _said(a) == a["other"] and _said(b) == b["other"]]
     found = []
@@ -78,13 +79,21 @@ def _pairs(case: Case, pairs: list[dict[str, str]]) -> list[Finding]:
         found.append(
             _made(case, cause, f"The server takes {a['want']} for {a['other']}, and the other way round.", "error", 0.7, "supported")
         )
+    mixed = [(a, b) for a, b in both if _said(a) == a["want"] == _said(b) and _said({**b, "answer": b.get("apart") or ""}) == b["want"]]
+    if mixed:
+        a, b = mixed[0]
+        said = (
+            f"A picture of {b['want']!r} that follows one of {a['want']!r} is answered as that one ({len(mixed)} of {len(both)} pairs), "
+            "and rightly when nothing that is cached may be used: pictures share a key."
+        )
+        return [*found, _made(case, "image.cross-request-cache", said, "error", 0.9, "supported")]
     if all(_said(a) == _said(b) or "" in (_said(a), _said(b)) for a, b in both):
         said = "Opposite pictures get the same answer, in every pair: the model does not see them, or does not answer such questions."
         found.append(_made(case, "image.placeholder-mismatch", said, "warning", 0.4, "hypothesis"))
     return found
 
 
-def _said(one: dict[str, str]) -> str:
+def _said(one: dict[str, Any]) -> str:
     """The one of both words that the answer holds; empty for neither or both."""
     words = {SAME.get(word, word) for word in re.findall(r"[a-z]+", one["answer"].lower())}
     held = [word for word in (one["want"], one["other"]) if word in words]

@@ -1,7 +1,7 @@
 """image-drift and garbled-output of a run of ours: of a live server, of a faulty one, and of one that is gone.
 
-Two servers in all. The faulty one exchanges the channels of every picture behind our code's back (PIL's own conversion is replaced before
-anything is imported), and its experts take no more than an even share of the tokens.
+Three servers in all. One exchanges the channels of every picture behind our code's back (PIL's own conversion is replaced before anything
+is imported), and its experts take no more than an even share of the tokens; in the prefix cache of another all pictures have one key.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ if any("serve_main" in word for word in sys.orig_argv):
         return Image.merge("RGB", made.split()[::-1]) if mode == "RGB" else made
     Image.Image.convert = convert
 """
+ONE_KEY = """
+import sys
+if any("serve_main" in word for word in sys.orig_argv):
+    import runtime.prefix_digest
+    runtime.prefix_digest.image_digest = lambda data, grid: bytes(16)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +56,15 @@ def serve(model: Path, runs: Path) -> ServerProcess:
     return start_server(ServeConfig(model=str(model), ep=1, port=0, run_root=str(runs)))
 
 
+def harmed(harm: str, site: Path, runs: Path, style: str = "right") -> ServerProcess:
+    """A server into which `harm` is imported before anything else."""
+    (site / "sitecustomize.py").write_text(harm)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
+        patch.setenv(FORWARD_STYLE, style)
+        return serve(shapes_moe(), runs)
+
+
 @pytest.fixture(scope="module")
 def good(runs: Path) -> Iterator[ServerProcess]:
     with serve(shapes_moe(), runs) as server:
@@ -58,13 +73,7 @@ def good(runs: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def bad(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    site = tmp_path_factory.mktemp("site")
-    (site / "sitecustomize.py").write_text(BGR)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
-        patch.setenv(FORWARD_STYLE, "capacity")
-        server = serve(shapes_moe(), runs)
-    with server:
+    with harmed(BGR, tmp_path_factory.mktemp("site"), runs, "capacity") as server:
         yield server
 
 
@@ -99,6 +108,14 @@ def test_a_faulty_server_is_named(bad: ServerProcess, told: Any) -> None:
     first = found["findings"][0]
     assert (code, first["id"]) == (3, "garbled.endpoint-answer")
     assert "--prefix-cache false" in first["remedy"][0]["text"]
+
+
+def test_a_cache_that_takes_one_picture_for_another_is_named(runs: Path, told: Any, tmp_path: Path) -> None:
+    """The tensors are right; what is wrong is which of them an answer is computed from."""
+    with harmed(ONE_KEY, tmp_path, runs) as server:
+        code, found, checks = told("image-drift", "--run", server.run.id)
+    assert (code, [one["id"] for one in found["findings"]]) == (3, ["image.cross-request-cache"])
+    assert checks["unexplained"]["outcome"] == "pass"
 
 
 def test_a_folder_that_changed_or_another_recipe_is_told(good: ServerProcess, told: Any, tmp_path: Path) -> None:
