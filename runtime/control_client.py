@@ -68,6 +68,10 @@ class ControlClient:
         """What every thread of a rank is doing now; also recorded in table `stack`."""
         return self._call("POST", "/control/stacks", {"rank": rank})
 
+    def prompt(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a rank would be given of one user message: tokens, positions, images (start, count, grid, width, pixels)."""
+        return self._call("POST", "/control/prompt", {"messages": [{"role": "user", "content": content}]})
+
     def close(self) -> None:
         self._client.close()
 

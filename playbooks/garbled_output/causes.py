@@ -13,6 +13,7 @@ from playbooks.garbled_output import (
     expert_map,
     length_boundary,
     numeric_overflow,
+    prefix_cache,
     quant_scale,
     rope,
     router,
@@ -31,7 +32,7 @@ CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
     for module in (
         template, tokenizer_ids, double_bos, stop_set, sampling_defaults, weight_missing, weight_unread, tie_mismatch, quant_scale,
-        weight_corrupt, numeric_overflow, length_boundary, endpoint_answer, rope, router, capacity_drop, expert_layout, expert_map,
-        shared_expert_reduce, attention, diverging_tap,
+        weight_corrupt, numeric_overflow, length_boundary, endpoint_answer, prefix_cache, rope, router,
+        capacity_drop, expert_layout, expert_map, shared_expert_reduce, attention, diverging_tap,
     )
 )  # fmt: skip

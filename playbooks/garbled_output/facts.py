@@ -25,7 +25,10 @@ CHUNKS = "examined_chunks"  # a prompt in chunks beside the prompt in one
 COMPARED = "examined_compared"  # two sides in whole: KL, agreement
 TAP = "examined_tap"  # one tap of the two sides
 TRIAL = "examined_trial"  # what would make the first diverging tap right
-ANSWER = "examined_answer"  # the first token of an endpoint's answer beside ours
+ANSWER = "examined_answer"  # an endpoint's answer, token by token, beside ours: where it parts from it, or is farthest
+LIVE = "examined_live"  # the run that is judged: whether its server could be asked
+REUSED = "examined_reused"  # one prompt, computed and from the prefix cache
+SETTING = "examined_setting"  # what the run's server was set to that computes otherwise than one rank in float32
 
 
 def facts(case: Case, kind: str) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from playbooks.image_drift import (
     patch_order,
     pixel_budget,
     placeholder_mismatch,
+    recipe,
+    recorded_grids,
     rescale,
     resize_filter,
     resize_geometry,
@@ -38,6 +40,8 @@ CAUSES: tuple[Cause, ...] = (
     cross_request_cache.CAUSE,
 )
 CHECKS: tuple[Check, ...] = (
+    recipe.CHECK,
+    recorded_grids.CHECK,
     sight.CHECK,
     placeholder_mismatch.CHECK,
     mrope.CHECK,

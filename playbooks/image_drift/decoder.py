@@ -24,13 +24,18 @@ COARSE, AROUND = range(10, 99, 4), 3  # qualities tried first; and how far aroun
 
 
 def nearest_chroma(data: bytes) -> Image.Image:
-    """A 4:2:0 JPEG with each chroma sample repeated. At half size libjpeg leaves the chroma planes as they are stored."""
+    """A 4:2:0 JPEG with each chroma sample repeated. At half size libjpeg leaves the chroma planes as they are stored.
+
+    Colours by JFIF's own formula, rounded as every decoder does; PIL's conversion of YCbCr cuts off, which is half a level on average.
+    """
     full = Image.open(io.BytesIO(data))
     width, height = full.size
     full.draft("YCbCr", full.size)
-    luma = np.asarray(full.convert("YCbCr"))[..., 0]
-    chroma = np.asarray(_reduced(data, "YCbCr"))[..., 1:].repeat(2, 0).repeat(2, 1)[:height, :width]
-    return Image.fromarray(np.concatenate((luma[..., None], chroma), -1), "YCbCr").convert("RGB")
+    luma = np.asarray(full.convert("YCbCr"), np.float32)[..., 0]
+    chroma = np.asarray(_reduced(data, "YCbCr"), np.float32)[..., 1:].repeat(2, 0).repeat(2, 1)[:height, :width] - 128
+    blue, red = chroma[..., 0], chroma[..., 1]
+    levels = np.stack((luma + 1.402 * red, luma - 0.344136 * blue - 0.714136 * red, luma + 1.772 * blue), -1)
+    return Image.fromarray(np.clip(np.rint(levels), 0, 255).astype(np.uint8))
 
 
 def half_size(data: bytes) -> Image.Image:

@@ -6,7 +6,6 @@ interpolation, numpy arrays, hand-written layouts. The pictures differ by seed i
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from playbooks.drills.drill import HEALTHY, Dose, Drill
 from playbooks.image_drift import other_engines as engines
 from playbooks.image_drift.explain import BENIGN
 from playbooks.image_drift.other_engines import Config
-from playbooks.image_drift.pictures import photograph
+from playbooks.image_drift.pictures import jpeg, photograph, png
 from playbooks.image_drift.probe import run_of_probes
 from runtime.images import Grid
 from traces.run import Run
@@ -37,7 +36,9 @@ Make = Callable[[bytes, Config, Dose], tuple[NDArray[Any], Grid]]
 
 @dataclass(frozen=True, slots=True)
 class PictureDrill:
-    """`make` is the faulty engine: the file's bytes to a tensor and its grid. `save` writes the seed's photograph as a file."""
+    """`make` is the faulty engine: the file's bytes to a tensor and its grid. `save` writes the seed's photograph as a file.
+
+    `take` gives a photograph by its number, RGB: drawn ones, unless real ones are at hand."""
 
     id: str
     expected: str
@@ -46,12 +47,13 @@ class PictureDrill:
     save: Callable[[Image.Image, Dose], bytes] = lambda image, dose: jpeg(image)
     pictures: int = 1
     well: Make = engines.well  # the engine that makes no fault, for such files
+    take: Callable[[int], Image.Image] = photograph
 
     def start(self, dose: Dose, root: Path, say: Callable[[str], None]) -> Run:
         """One comparison, as a run."""
         say("preparing pictures")
         config = Config.of(CONFIG)
-        files = [self.save(photograph(dose.seed * 8 + dose.strength * 4 + n), dose) for n in range(self.pictures)]
+        files = [self.save(self.take(dose.seed * 8 + dose.strength * 4 + n), dose) for n in range(self.pictures)]
         made = [self.make(data, config, dose) for data in files]
         if self.pictures > 1:
             made = made[::-1] if dose.strength else [made[0], made[0]]  # the wrong key: each other's, or always the first
@@ -81,20 +83,6 @@ class PictureDrill:
         return Drill(self.id, self.expected, self.title, doses=STRENGTHS, start=self.start)
 
 
-def jpeg(image: Image.Image, **options: Any) -> bytes:
-    return _file(image, "JPEG", **{"quality": 90, "subsampling": 2, **options})
-
-
-def png(image: Image.Image, **options: Any) -> bytes:
-    return _file(image, "PNG", **options)
-
-
-def _file(image: Image.Image, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def _turned(image: Image.Image, dose: Dose) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = (3, 6)[dose.strength]
@@ -109,6 +97,7 @@ def _oblong(image: Image.Image, dose: Dose) -> bytes:
 
 def _with_alpha(image: Image.Image, dose: Dose) -> bytes:
     x = np.linspace(-1, 1, image.width)[None, :] ** 2 + np.linspace(-1, 1, image.height)[:, None] ** 2
+    image = image.copy()
     image.putalpha(Image.fromarray((np.clip(1.3 - x, 0, 1) * 255).astype(np.uint8)))
     return png(image)
 

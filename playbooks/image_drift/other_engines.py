@@ -258,7 +258,9 @@ def chroma(data: bytes, config: Config, dose: Dose) -> Made:
     if half.size == image.size:
         raise ValueError(f"PIL did not decode {width} x {height} pixels at half size")
     small = np.asarray(half.convert("YCbCr"), np.float64)
-    y = np.asarray(image.convert("YCbCr"), np.float64)[..., 0]
+    stored = Image.open(io.BytesIO(data))
+    stored.draft("YCbCr", stored.size)  # the lightness of the file itself: from RGB it would be rounded and clipped twice
+    y = np.asarray(stored.convert("YCbCr"), np.float64)[..., 0]
     if dose.strength:  # half size, as a decoder that scales while it decodes
         rows, columns = config.size(height, width)
         from playbooks.image_drift.torch_resize import torch_resize

@@ -1,6 +1,10 @@
-"""Photograph-like pictures made by a seed: 1/f noise in correlated colours, edges, text-like lines, a saturated patch; many sizes."""
+"""Photograph-like pictures made by a seed, and files of them: 1/f noise in correlated colours, edges, text-like lines, a saturated patch;
+many sizes."""
 
 from __future__ import annotations
+
+import io
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -28,3 +32,19 @@ def photograph(seed: int) -> Image.Image:
         draw.line((width // 12, y, width // 12 + int(rng.integers(width // 4, width // 2)), y), fill=(10, 10, 10), width=1 + line % 3)
     draw.text((width // 2, height // 7), f"picture {seed}: 0123456789", fill=(250, 240, 60))
     return image
+
+
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    """A file as cameras write it: quality 90, colours at half size."""
+    return _file(image, "JPEG", **{"quality": 90, "subsampling": 2, **options})
+
+
+def png(image: Image.Image, **options: Any) -> bytes:
+    """A file without loss."""
+    return _file(image, "PNG", **options)
+
+
+def _file(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()

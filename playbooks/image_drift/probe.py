@@ -116,11 +116,12 @@ def run_of_probes(model: Path, pairs: list[tuple[Path, Path]], grid: Grid | None
     _token(model)
     with whole_run(engine="pixels", model=model.name, root=root) as run:
         for index, (image, dump) in enumerate(pairs):
-            _keep(run.path / FOLDER / str(index), model, image, dump, grid)
+            keep_probe(run.path / FOLDER / str(index), model, image, dump, grid)
     return run
 
 
-def _keep(folder: Path, model: Path, image: Path, dump: Path, grid: Grid | None) -> None:
+def keep_probe(folder: Path, model: Path, image: Path, dump: Path, grid: Grid | None = None) -> None:
+    """Copies one picture, its dump and the model's two small files into a new folder of a run. UsageError, CheckpointError."""
     folder.mkdir(parents=True)
     try:
         if image.stat().st_size > MOST_BYTES:

@@ -12,8 +12,18 @@ from playbooks.finding import finding, subject
 from playbooks.image_drift.cause import Cause
 from playbooks.image_drift.explain import BENIGN, EXACT, MOST, Candidate, Reading, explain
 from playbooks.image_drift.probe import probes
+from playbooks.image_drift.sight import answers
 
-MISSING = "a picture and the tensor an engine made of it: --image FILE --model FOLDER --observed FILE (.npy, .npz, .safetensors, .pt)"
+MISSING = (
+    "a picture and the tensor an engine made of it: --run of a live server of ours, or --image FILE --model FOLDER --observed FILE "
+    "(.npy, .npz, .safetensors, .pt)"
+)
+
+
+def missing(case: Case) -> Result:
+    """Nothing was compared, and why, where a run was asked that does not show its tensors."""
+    unread = (answers(case) or {}).get("unread")
+    return skipped(f"{MISSING}; {unread}" if unread else MISSING)
 
 
 def readings(case: Case, causes: Sequence[Cause]) -> list[Reading]:
@@ -33,7 +43,7 @@ def _test(cause: Cause, causes: Sequence[Cause]) -> Callable[[Case], Result]:
     def test(case: Case) -> Result:
         found = readings(case, causes)
         if not found:
-            return skipped(MISSING)
+            return missing(case)
         blamed = [(one, best) for one in found if (best := one.best) is not None and best.cause == cause.id and not one.benign]
         if not blamed and cause.id == "image.dtype-path":
             lost = [one for one in found if one.nonfinite]
@@ -108,7 +118,7 @@ def _one_each(rivals: Sequence[Candidate]) -> list[Candidate]:
 
 def _cleared(cause: Cause, found: list[Reading]) -> Result:
     if all(one.benign for one in found):
-        worst = max(one.largest or 0.0 for one in found)
+        worst = max(one.nearest or 0.0 for one in found)
         return passed(f"the tensors differ by {worst:.2f} levels at most: benign, not this stage", round(worst, 3), BENIGN, "levels")
     nearest = [one for reading in found if not reading.benign and (one := reading.of(cause.id)) is not None]
     if not nearest:
@@ -154,10 +164,10 @@ def unexplained(causes: Sequence[Cause]) -> Check:
     def test(case: Case) -> Result:
         found = readings(case, causes)
         if not found:
-            return skipped(MISSING)
+            return missing(case)
         strange = [one for one in found if not one.benign and one.best is None and not one.nonfinite]
         if not strange:
-            worst = max((one.largest for one in found if one.benign and one.largest is not None), default=0.0)
+            worst = max((one.nearest for one in found if one.benign and one.nearest is not None), default=0.0)
             said = f"at most {worst:.2f} levels: benign" if all(one.benign for one in found) else "what drifted is explained"
             return passed(said, round(worst, 3), BENIGN, "levels")
         first = strange[0]

@@ -35,6 +35,17 @@ def stretch(resample: int) -> Resize:
     return lambda flat, rows, columns: np.asarray(flat.resize((columns, rows), Image.Resampling(resample)))
 
 
+def in_floats(resample: int) -> Resize:
+    """The same on floats, clipped at the end alone: torch's interpolate with antialias."""
+
+    def resize(flat: Image.Image, rows: int, columns: int) -> NDArray[Any]:
+        planes = [plane.convert("F").resize((columns, rows), Image.Resampling(resample)) for plane in flat.split()]
+        levels: Floats = np.clip(np.stack([np.asarray(plane) for plane in planes], -1), 0, 255)
+        return levels
+
+    return resize
+
+
 def way(
     probe: Probe,
     words: str,

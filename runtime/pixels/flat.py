@@ -17,6 +17,12 @@ def upright(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(image)
 
 
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """(height, width) that it has then."""
+    turned = image.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)
+    return (image.width, image.height) if turned else (image.height, image.width)
+
+
 def flatten(image: Image.Image) -> Image.Image:
     """RGB with transparency laid on white (transformers' image_transforms.convert_to_rgb).
 

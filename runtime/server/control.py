@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -17,9 +19,11 @@ from probes.recorder import Recording
 from probes.stacks import StackError, record_stacks
 from runtime.placement import BadPlacement
 from runtime.server.body import read_body
+from runtime.server.chat_request import ChatMessage, ChatRequest
 from runtime.server.controller import Controller
 from runtime.server.errors import ApiError, invalid
 from runtime.server.gateway import Gateway
+from runtime.server.request_trace import RequestTrace
 from runtime.server.wire import encode
 
 MAX_BODY = 64 << 20
@@ -46,6 +50,10 @@ class WhichRank(msgspec.Struct):
     rank: int
 
 
+class WhichPrompt(msgspec.Struct):
+    messages: list[ChatMessage]
+
+
 class Control:
     """The handlers; each answers with JSON."""
 
@@ -64,6 +72,7 @@ class Control:
             self._route("/control/window", self.window, "POST"),
             self._route("/control/profile", self.profile, "POST"),
             self._route("/control/stacks", self.stacks, "POST"),
+            self._route("/control/prompt", self.prompt, "POST"),
         ]
 
     async def state(self, _: Request) -> Any:
@@ -139,6 +148,23 @@ class Control:
         except StackError as error:
             raise ApiError(409, str(error), kind="server_error") from error
         return {"rank": rank, "pid": pid, "samples": samples}
+
+    async def prompt(self, request: Request) -> Any:
+        """What a rank would be given of a conversation: nothing is computed. Tensors are base64, little-endian, in C order."""
+        asked = await _body(request, WhichPrompt)
+        trace = RequestTrace(None, time.time_ns(), None)
+        made = await self._gateway.prompts.build(ChatRequest(model=self._gateway.model, messages=asked.messages), trace)
+        return {
+            "tokens": made.tokens,
+            "positions": base64.b64encode(made.positions).decode(),  # int64 [3, T]; empty for text alone
+            "images": [
+                {
+                    "start": one.start, "count": one.count, "grid": one.grid, "width": one.width,
+                    "pixels": base64.b64encode(one.data).decode(),  # float32 [P, width]
+                }
+                for one in made.images
+            ],
+        }  # fmt: skip
 
     def _serving(self) -> None:
         if not self._gateway.hub.ready.is_set():

@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from runtime.images import ImageSettings, mrope_positions, preprocess
 from runtime.pixels.files import DAMAGED, FORMATS
-from runtime.pixels.flat import upright
+from runtime.pixels.flat import upright_size
 from runtime.prefix_digest import image_digest
 from runtime.server.data_uri import decode_image
 from runtime.server.errors import ApiError, invalid
@@ -65,15 +65,15 @@ class ImageReader:
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 self._check_size(where, image.width, image.height)
                 image.load()
-                turned = upright(image)
-                patches, grid = preprocess(turned, self._settings)
+                height, width = upright_size(image)
+                patches, grid = preprocess(image, self._settings)
         except UnidentifiedImageError as error:
             raise invalid(f"{where}: the image is none of {', '.join(FORMATS)}", where) from error
         except (OSError, SyntaxError, ValueError, *DAMAGED) as error:
             raise invalid(f"{where}: the image cannot be decoded: {error}", where) from error
         (t, h, w), raw = grid, patches.tobytes()
         tokens = t * h * w // self._settings.merge**2
-        return Patches(raw, patches.size // len(patches), (t, h, w), tokens, image_digest(raw, (t, h, w)), turned.size)
+        return Patches(raw, patches.size // len(patches), (t, h, w), tokens, image_digest(raw, (t, h, w)), (width, height))
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         if width * height > self._max_pixels:

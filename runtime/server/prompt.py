@@ -60,8 +60,11 @@ class PromptBuilder:
         if uris:
             assert self._images is not None
             patches = await self._images.read(uris)
-            attributes = {"moe.images": len(patches), "moe.image_tokens": sum(image.tokens for image in patches)}
-            trace.stage("image.preprocess", time.time_ns(), attributes)
+            trace.stage("image.preprocess", time.time_ns(), {
+                "moe.images": len(patches), "moe.image_tokens": sum(image.tokens for image in patches),
+                "moe.image_sizes": [side for one in patches for side in reversed(one.size)],  # height, width of each
+                "moe.image_grids": [side for one in patches for side in one.grid],  # t, h, w of each
+            })  # fmt: skip
         sizes = [image.size for image in patches]
         size = sum(len(p.text or "") for m in request.messages for p in (m.content if isinstance(m.content, list) else []))
         size += sum(len(m.content) for m in request.messages if isinstance(m.content, str))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from traces.errors import UsageError
 from workbench.cli.context import Command, finish, json_option, run_option, session
@@ -25,7 +26,7 @@ Exit codes: 0 healthy, or a remedy was applied and verified; 3 problem; 4 warnin
 @click.argument("symptom")
 @run_option()
 @click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path, dir_okay=False), help="An engine's log instead of a run.")
-@click.option("--model", metavar="MODEL", help="Judge a checkpoint: oom-on-load on paper; garbled-output and image-drift, its files.")
+@click.option("--model", metavar="MODEL", help="oom-on-load: on paper; garbled-output: its files; image-drift: its recipe, also for --run.")
 @click.option("--limit", metavar="SIZE", help="oom-on-load: the limit of a rank.")
 @click.option("--ranks", type=click.IntRange(1), help="oom-on-load, garbled-output: so many ranks share the model; else 1.")
 @click.option("--reference", metavar="GOOD", help="garbled-output: a good folder, a file of taps, or transformers.")
@@ -59,7 +60,8 @@ def diagnose(
     from workbench.cli.diagnosing import diagnose_run
     from workbench.cli.judged import Asked, judged_run
 
-    run_name = judged_run(symptom, Asked(run=run_name, **instead))
+    given = click.get_current_context().get_parameter_source("run_name") is not ParameterSource.DEFAULT
+    run_name = judged_run(symptom, Asked(run=run_name, run_given=given, **instead))
     watched = not as_json and not session().quiet and sys.stderr.isatty()
     found = diagnose_run(symptom, run_name, baseline, last, carry_out, watched)
     if as_json:

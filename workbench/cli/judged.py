@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.errors import UsageError
+from traces.errors import BadAnswer, UsageError
 from traces.run import Run, find_run
 
 # Symptom -> the options by which something else than a run is judged. All take --log.
@@ -20,9 +20,10 @@ PICTURES = "`workbench diagnose image-drift --image a.jpg --model FOLDER --obser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The options as given; None or empty where they were not."""
+    """The options as given; None or empty where they were not. `run_given`: `run` is no default."""
 
     run: str
+    run_given: bool = False
     logs: tuple[Path, ...] = ()
     model: str | None = None
     limit: str | None = None
@@ -42,17 +43,25 @@ class Asked:
 
 
 def judged_run(symptom: str, asked: Asked) -> str:
-    """Name or path of the run to diagnose. UsageError for options that do not go together, CheckpointError, Unreachable."""
+    """Name or path of the run to diagnose. UsageError for options that do not go together and for a server that does not answer as one of
+    OpenAI's kind, CheckpointError, Unreachable."""
     check(symptom, asked)
+    try:
+        return _judged(symptom, asked)
+    except BadAnswer as error:  # no answer about the symptom, and so no exit code 3
+        raise UsageError(error.message, error.hint) from error
+
+
+def _judged(symptom: str, asked: Asked) -> str:
     if asked.logs:
         from probes.foreign.log_rows import run_of_logs
 
         return str(run_of_logs(asked.logs).path)
     if symptom == "garbled-output":
         return _examined(asked)
-    if not asked.given:
-        return asked.run
-    return _on_paper(asked) if symptom == "oom-on-load" else _of_pictures(asked)
+    if symptom == "image-drift":
+        return _of_pictures(asked)
+    return _on_paper(asked) if asked.given else asked.run
 
 
 def check(symptom: str, asked: Asked) -> None:
@@ -91,15 +100,17 @@ def _on_paper(asked: Asked) -> str:
 
 
 def _examined(asked: Asked) -> str:
-    """An examination of a folder, or of the folder that a run of ours serves. One that was made before is judged as it stands."""
+    """An examination of a folder; or of the folder that a run of ours serves, and of its server while it lives. One that was made
+    before is judged as it stands."""
     from playbooks.garbled_output.examine.run import EXAMINATION, Question, examine
     from workbench.cli.model import SHIPPED, resolve_model
 
     if not asked.given and find_run(asked.run).info.engine == EXAMINATION:
         return asked.run
+    run = find_run(asked.run) if asked.model is None or asked.run_given else None
     model = asked.model or served_folder(find_run(asked.run))
     good = resolve_model(asked.reference) if asked.reference == SHIPPED else asked.reference
-    question = Question(Path(resolve_model(model)), good, asked.endpoint, asked.dtype or "float32", asked.ranks or 1)
+    question = Question(Path(resolve_model(model)), good, asked.endpoint, run, asked.dtype or "float32", asked.ranks or 1)
     return str(examine(question).path)
 
 
@@ -112,9 +123,11 @@ def served_folder(run: Run) -> str:
 
 
 def _of_pictures(asked: Asked) -> str:
-    """Pictures and dumps, or the answers of a server."""
+    """Pictures and dumps, the answers of a server, or a run of ours."""
     from workbench.cli.model import planned_model
 
+    if not asked.given or (asked.given == ["model"] and asked.run_given):
+        return _seen_by_a_run(asked)
     if asked.model is None:
         raise UsageError("--model is missing: the folder with preprocessor_config.json", PICTURES)
     folder = Path(planned_model(asked.model))
@@ -130,6 +143,20 @@ def _of_pictures(asked: Asked) -> str:
     from playbooks.image_drift.probe import run_of_probes
 
     return str(run_of_probes(folder, list(zip(asked.images, asked.observed, strict=True)), grid_of(asked.grid)).path)
+
+
+def _seen_by_a_run(asked: Asked) -> str:
+    """What a run of ours recorded of pictures and, while it lives, what its server makes of them; the run itself where it names no
+    checkpoint to hold that against, and where it holds pictures already."""
+    from playbooks.image_drift.asked import run_of_run
+    from playbooks.image_drift.probe import FOLDER
+    from workbench.cli.model import planned_model
+
+    run = find_run(asked.run)
+    served = Path(run.info.model_path or "-").is_dir()
+    if (asked.model is None and not served) or (run.path / FOLDER).exists():
+        return asked.run
+    return str(run_of_run(run, Path(planned_model(asked.model)) if asked.model else None).path)
 
 
 def grid_of(text: str | None) -> tuple[int, int, int] | None:

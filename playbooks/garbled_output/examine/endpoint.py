@@ -1,52 +1,60 @@
-"""A server from outside, by its OpenAI-compatible interface: how it counts or tokenises one prompt, and where it begins its answer.
-
-Every engine reports `usage.prompt_tokens`; vLLM, SGLang and ours answer /tokenize as well, and give log-probabilities.
-"""
+"""A server from outside, by its OpenAI-compatible interface: how it counts or tokenises one prompt, how it answers, and whether what it
+kept of the prompt changes the answer."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from playbooks.garbled_output.endpoint_answer import farthest
 from playbooks.garbled_output.examine.sent import USER, Fact, rendered, special
-from playbooks.garbled_output.facts import ANSWER, SENT
+from playbooks.garbled_output.facts import ANSWER, REUSED, SENT
+from probes.asking import Asker, Likely, Told
 from runtime.server.errors import ApiError
 from runtime.server.tokenizer import Tokenizer
-from traces.errors import UsageError, WorkbenchError
+from traces.errors import BadAnswer, WorkbenchError
 
-TIMEOUT = 60.0  # seconds for one request
-MOST_BYTES = 4 << 20  # of an answer
 TOP = 5
+WORDS = 16  # tokens of an answer that are compared
+LONG = 64  # tokens of a prompt that fills blocks of every engine (16 to 64 tokens)
+CHUNK = 512  # tokens of a step where the server's own number is not known
+MOST_LONG = 2048  # tokens of a prompt: our own forward pass goes over it, too
 
 
-def endpoint_facts(url: str, folder: Path) -> Iterator[Fact]:
-    """UsageError when the server does not answer. Without a usable template of the folder there is nothing to compare with: no facts."""
+def endpoint_facts(url: str, folder: Path, chunk: int = CHUNK) -> Iterator[Fact]:
+    """`chunk`: tokens of a prompt that the server computes in one step, as far as that is known. Unreachable, BadAnswer. Without a usable
+    template of the folder there is nothing to compare with: no facts."""
     try:
         tokenizer, text = Tokenizer.of(folder), rendered(folder)
     except (WorkbenchError, ApiError):
         return
     ours = tokenizer.encode(text)
-    with httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), timeout=TIMEOUT, trust_env=False) as client:
-        model = _model(client)
-        talk = [{"role": "user", "content": USER}]
-        body = {"model": model, "messages": talk, "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": TOP}
-        answer = _post(client, "/v1/chat/completions", body)
-        if answer is None:
-            raise UsageError(f"{url} does not answer /v1/chat/completions", "give the address of an OpenAI-compatible server")
-        theirs = _ids(_post(client, "/tokenize", {"model": model, "messages": talk, "add_generation_prompt": True}))
-        yield SENT, sent_fact(ours, theirs, answer, tokenizer)
-        yield from _answer(answer, folder, ours, tokenizer)
+    with Asker(url) as asker:
+        told = asker.chat(USER, WORDS, top_logprobs=TOP)
+        yield SENT, sent_fact(ours, asker.tokenize(USER), told.prompt_tokens, tokenizer)
+        long = _filled(ours, min(chunk + LONG, (asker.longest or MOST_LONG) - WORDS, MOST_LONG))
+        yield from answer_facts({"chat": (ours, told), **_of_ids(asker, {"long": long})}, folder, tokenizer)
+        yield from reused_facts(asker, ours)
 
 
-def sent_fact(ours: list[int], theirs: list[int] | None, answer: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+def _filled(ours: list[int], length: int) -> list[int]:
+    """The prompt so often as it fits: a conversation that ends as it should."""
+    return ours * max(1, length // max(1, len(ours)))
+
+
+def _of_ids(asker: Asker, prompts: dict[str, list[int]]) -> dict[str, tuple[list[int], Told]]:
+    """Answers to prompts of token ids; none where the server takes none."""
+    try:
+        return {name: (ids, asker.complete(ids, WORDS, logprobs=TOP)) for name, ids in prompts.items()}
+    except BadAnswer:
+        return {}
+
+
+def sent_fact(ours: list[int], theirs: list[int] | None, counted: int | None, tokenizer: Tokenizer) -> dict[str, Any]:
     """`extra_first`: the special token that their prompt has once more at its start; None where it has not, or that is not known."""
-    usage = answer.get("usage")
-    counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     count = len(theirs) if theirs is not None else counted
     fact: dict[str, Any] = {"count": count, "ours": len(ours), "counted": counted, "known": theirs is not None}
     fact |= {"extra_first": None, "differ": None}
@@ -60,60 +68,63 @@ def sent_fact(ours: list[int], theirs: list[int] | None, answer: dict[str, Any],
     return fact | {"first": theirs[:8], "last": theirs[-8:]}
 
 
-def _answer(answer: dict[str, Any], folder: Path, ours: list[int], tokenizer: Tokenizer) -> Iterator[Fact]:
-    """Their most likely first tokens beside the log-probabilities of our own forward pass of the folder. `kl`: what these tokens add to
-    KL(theirs | ours); a token that is none of ours counts as our least likely one."""
+def answer_facts(answers: dict[str, tuple[list[int], Told]], folder: Path, tokenizer: Tokenizer) -> Iterator[Fact]:
+    """What the server found likely at every token of its answers, beside the log-probabilities of our own forward pass of the folder over
+    the same tokens. One fact a prompt: the token where they are farthest apart, rather one where a user would see it."""
     from runtime.local import LocalSequence, load_local
 
     try:
-        listed = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"][:TOP]
-        given = {str(one["token"]): float(one["logprob"]) for one in listed if isinstance(one["logprob"], int | float)}
-        given = {token: value for token, value in given.items() if math.isfinite(value) and value <= 0}
         model = load_local(folder)
-    except (LookupError, TypeError, ValueError, OSError, WorkbenchError):
+    except (OSError, WorkbenchError):
         return
-    if not given or not ours or max(ours) >= model.arch.vocab:
-        return
-    logs = LocalSequence(model, len(ours)).feed(ours)[-1].double().log_softmax(-1).tolist()
+    pieces = [tokenizer.piece(i) for i in range(model.arch.vocab)]
+    for name, (prompt, told) in answers.items():
+        if not told.likely or not prompt or max(prompt) >= model.arch.vocab:
+            continue
+        ids = [*prompt, *_ids(told.tokens, pieces)[: len(told.likely) - 1]]  # the last one is only drawn
+        logs = LocalSequence(model, len(ids)).feed(ids)[len(prompt) - 1 :].double().log_softmax(-1).tolist()
+        found = [compared(given, own, pieces) | {"at": at} for at, (given, own) in enumerate(zip(told.likely, logs, strict=False)) if given]
+        if found:
+            yield ANSWER, max(found, key=farthest) | {"prompt": name, "tokens": len(found), "of": len(prompt)}
+
+
+def _ids(tokens: Sequence[str], pieces: Sequence[str]) -> list[int]:
+    """Up to the first token that is none of ours, or that two ids are written as."""
+    known: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        known[piece] = -1 if piece in known else i
+    found: list[int] = []
+    for token in tokens:
+        if known.get(token, -1) < 0:
+            break
+        found.append(known[token])
+    return found
+
+
+def compared(given: Likely, logs: Sequence[float], pieces: Sequence[str]) -> dict[str, Any]:
+    """`kl`: what the tokens that the server names add to KL(theirs | ours); one that is none of ours counts as our least likely one."""
     mine: dict[str, float] = {}
-    for i, value in enumerate(logs):
-        piece = tokenizer.piece(i)
+    for piece, value in zip(pieces, logs, strict=True):
         mine[piece] = max(mine.get(piece, -math.inf), value)
     floor = min(logs)
-    kl = sum(math.exp(value) * (value - mine.get(token, floor)) for token, value in given.items())
-    best, own = max(given, key=lambda token: given[token]), max(mine, key=lambda token: mine[token])
-    shared = sum(token in mine for token in given)
-    yield ANSWER, {"shared": shared, "given": len(given), "kl": kl, "theirs": best, "ours": own, "same": best == own}
+    kl = sum(math.exp(value) * (value - mine.get(token, floor)) for token, value in given)
+    best, own = given[0][0], max(mine, key=lambda token: mine[token])
+    shared = sum(token in mine for token, _ in given)
+    return {"shared": shared, "given": len(given), "kl": kl, "theirs": best, "ours": own, "same": best == own}
 
 
-def _model(client: httpx.Client) -> str:
+def reused_facts(asker: Asker, ours: list[int]) -> Iterator[Fact]:
+    """One long prompt under a salt of its own, computed, and then again: what the second answer took from the cache is the server's to say
+    (cached_tokens). No fact where the server takes no token ids, or tells no log-probabilities."""
+    prompt = (ours * (LONG // max(1, len(ours)) + 1))[:LONG]
+    salt = secrets.token_hex(8)
     try:
-        found = _read(client, "GET", "/v1/models") or {}
-        return str(found["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"{client.base_url} lists no model: {error}", "give the address of an OpenAI-compatible server") from error
-
-
-def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """None where the server has no such path, or refuses."""
-    try:
-        return _read(client, "POST", path, body)
-    except (httpx.HTTPError, ValueError):
-        return None
-
-
-def _read(client: httpx.Client, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """An object of at most MOST_BYTES, not one of which is kept beyond that; None for any other answer. httpx.HTTPError, ValueError."""
-    with client.stream(method, path, json=body) as reply:
-        held = bytearray()
-        for part in reply.iter_bytes():
-            held += part
-            if len(held) > MOST_BYTES:
-                return None
-        found = json.loads(held) if reply.status_code == 200 else None
-    return found if isinstance(found, dict) else None
-
-
-def _ids(found: dict[str, Any] | None) -> list[int] | None:
-    tokens = (found or {}).get("tokens")
-    return tokens if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens) else None
+        first, again = (asker.complete(prompt, 1, logprobs=TOP, cache_salt=salt) for _ in range(2))
+    except BadAnswer:
+        return
+    if first.likely and again.likely and first.likely[0] and again.likely[0]:
+        cold, kept = first.likely[0], dict(again.likely[0])
+        floor = min(kept.values())
+        kl = sum(math.exp(value) * (value - kept.get(token, floor)) for token, value in cold)
+        same = cold[0][0] == again.likely[0][0][0]
+        yield REUSED, {"cached": again.cached, "cached_first": first.cached, "kl": kl, "same": same, "tokens": len(prompt)}

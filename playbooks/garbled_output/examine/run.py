@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from playbooks.garbled_output.examine.endpoint import CHUNK, endpoint_facts
 from playbooks.garbled_output.examine.files import file_facts
+from playbooks.garbled_output.examine.live import live_facts
 from playbooks.garbled_output.examine.sent import Fact, folder_facts
+from playbooks.live_server import live_server
 from probes.recorder import Recorder
 from traces.errors import UsageError
 from traces.run import Run, whole_run
@@ -20,18 +23,21 @@ DTYPES = ("float32", "bfloat16", "float16")
 @dataclass(frozen=True, slots=True)
 class Question:
     """`model`: the folder that is suspected. `reference`: a good folder, a file of taps, or `transformers`. `endpoint`: URL of a server
-    that serves the folder. `ranks`: lanes to compute on beside one. `deep`: read every value (None: where the files are small)."""
+    that serves the folder; `run`: a run of ours that does, whose server is asked while it lives. `ranks`: lanes to compute on beside
+    one. `deep`: read every value (None: where the files are small)."""
 
     model: Path
     reference: str | None = None
     endpoint: str | None = None
+    run: Run | None = None
     dtype: str = "float32"
     ranks: int = 1
     deep: bool | None = None
 
 
 def examine(question: Question, root: Path | None = None) -> Run:
-    """UsageError for a folder, reference or endpoint that cannot be used; what is wrong with the folder becomes facts."""
+    """UsageError for a folder or reference that cannot be used, Unreachable and BadAnswer for an endpoint; what is wrong with the folder
+    becomes facts."""
     if not (question.model / "config.json").is_file():
         raise UsageError(f"no config.json in {question.model}", "give a checkpoint folder")
     with whole_run(engine=EXAMINATION, model=question.model.name, root=root, world_size=1, layout={}) as run:
@@ -52,10 +58,18 @@ def _facts(question: Question) -> Iterator[Iterable[Fact]]:
     if reference is not None and reference.is_dir():
         yield ((f"{kind}_reference", values) for kind, values in folder_facts(reference))
     yield _computed(question)
-    if question.endpoint is not None:
-        from playbooks.garbled_output.examine.endpoint import endpoint_facts
+    endpoint = question.endpoint
+    if endpoint is None and question.run is not None:
+        server = live_server(question.run)
+        endpoint = server.url
+        yield live_facts(question.run, server)
+    if endpoint is not None:
+        yield endpoint_facts(endpoint, question.model, _chunk(question.run))
 
-        yield endpoint_facts(question.endpoint, question.model)
+
+def _chunk(run: Run | None) -> int:
+    steps = None if run is None else run.info.config.get("max_tokens_per_step")
+    return steps if isinstance(steps, int) else CHUNK
 
 
 def _computed(question: Question) -> Iterable[Fact]:

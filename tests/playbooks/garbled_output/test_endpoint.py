@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from playbooks.document import CheckRecord, Diagnosis
-from playbooks.garbled_output.examine.endpoint import MOST_BYTES, endpoint_facts
+from playbooks.garbled_output.examine.endpoint import endpoint_facts
 from playbooks.garbled_output.examine.sent import rendered
-from playbooks.garbled_output.facts import ANSWER, SENT
+from playbooks.garbled_output.facts import ANSWER, REUSED, SENT
 from runtime.local import LocalSequence, load_local
 from runtime.server.tokenizer import Tokenizer
 from runtime.shipped import shapes_moe
-from traces.errors import UsageError
+from traces.errors import BadAnswer, Unreachable
 
 FOLDER = Path(shapes_moe())
 Judged = Callable[[Any], tuple[Diagnosis, dict[str, CheckRecord]]]
@@ -28,7 +28,7 @@ START = 1000  # <|im_start|>, the first token of the shipped template
 
 @pytest.fixture
 def server() -> Iterator[Callable[[dict[str, Any]], str]]:
-    """server(answers by path) -> its URL; a path without an answer is 404."""
+    """server(answers by path) -> its URL; a path without an answer is 404, a list is given out one by one."""
     made: list[ThreadingHTTPServer] = []
 
     def start(answers: dict[str, Any]) -> str:
@@ -41,7 +41,8 @@ def server() -> Iterator[Callable[[dict[str, Any]], str]]:
                 self._reply()
 
             def _reply(self) -> None:
-                body = json.dumps(answers.get(self.path, {})).encode()
+                found = answers.get(self.path, {})
+                body = json.dumps(found.pop(0) if isinstance(found, list) else found).encode()
                 self.send_response(200 if self.path in answers else 404)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -71,7 +72,8 @@ def answers(tokens: list[int] | None, count: int, logprobs: Any = None) -> dict[
 
 
 def listed(logprobs: dict[str, float | None]) -> dict[str, Any]:
-    return {"content": [{"top_logprobs": [{"token": token, "logprob": value} for token, value in logprobs.items()]}]}
+    top = [{"token": token, "logprob": value} for token, value in logprobs.items()]
+    return {"content": [{"token": top[0]["token"], "top_logprobs": top}]}
 
 
 def test_a_token_once_more_at_the_start_is_seen(server: Callable[[dict[str, Any]], str]) -> None:
@@ -95,7 +97,7 @@ def test_without_tokenize_the_number_is_compared(server: Callable[[dict[str, Any
 
 def test_an_answer_that_we_would_not_give_is_far_away(server: Callable[[dict[str, Any]], str], judged: Judged) -> None:
     """A server that is sure of a token which the trained model finds unlikely."""
-    wrong = {"content": [{"top_logprobs": [{"token": piece, "logprob": -0.01} for piece in ("<|im_end|>",)]}]}
+    wrong = listed({"<|im_end|>": -0.01})
     assert not dict(endpoint_facts(server(answers(ours(), len(ours()), wrong)), FOLDER))[ANSWER]["same"]
     found, _ = judged(endpoint_facts(server(answers(ours(), len(ours()), wrong)), FOLDER))
     assert "garbled.endpoint-answer" in {one.id for one in found.findings}
@@ -126,11 +128,42 @@ def test_a_server_that_counts_no_tokens_is_not_cleared(server: Callable[[dict[st
     assert judged(endpoint_facts(server(silent), FOLDER))[1]["endpoint-answer"].outcome == "skipped"
 
 
-def test_an_endless_answer_is_not_read_to_its_end(server: Callable[[dict[str, Any]], str]) -> None:
-    with pytest.raises(UsageError, match="lists no model"):
-        dict(endpoint_facts(server({"/v1/models": {"data": [{"id": "m"}], "more": "x" * MOST_BYTES}}), FOLDER))
+def text(logprobs: dict[str, float], cached: int | None) -> dict[str, Any]:
+    """An answer to a prompt of token ids."""
+    details = None if cached is None else {"cached_tokens": cached}
+    choice = {"text": "x", "logprobs": {"tokens": [next(iter(logprobs))], "top_logprobs": [logprobs]}}
+    return {"choices": [choice], "usage": {"prompt_tokens": 64, "prompt_tokens_details": details}}
 
 
-def test_a_server_that_is_none_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="lists no model"):
+def test_a_cache_that_changes_an_answer_is_found(server: Callable[[dict[str, Any]], str], judged: Judged) -> None:
+    """The first answer is that to the long prompt."""
+    computed = {"a": -0.01, "b": -5.0}
+    for kept, cached, outcome in (({"b": -0.01, "a": -5.0}, 48, "fail"), (computed, 48, "pass"), (computed, 0, "skipped")):
+        asked = answers(ours(), len(ours())) | {"/v1/completions": [text(computed, 0), text(computed, 0), text(kept, cached)]}
+        facts = list(endpoint_facts(server(asked), FOLDER))
+        assert dict(facts)[REUSED]["cached"] == cached
+        found, checks = judged(facts)
+        assert checks["prefix-cache"].outcome == outcome
+        assert ("garbled.prefix-cache" in {one.id for one in found.findings}) == (outcome == "fail")
+
+
+def test_an_answer_is_compared_token_by_token(server: Callable[[dict[str, Any]], str]) -> None:
+    """The first two tokens are those of our own forward pass; the third is one that it finds unlikely there."""
+    model, tokenizer, ids = load_local(FOLDER), Tokenizer.of(FOLDER), ours()
+    content = []
+    for _ in range(2):
+        logs = LocalSequence(model, len(ids)).feed(ids)[-1].double().log_softmax(-1)
+        best = int(logs.argmax())
+        content += listed({tokenizer.piece(best): float(logs[best])})["content"]
+        ids = [*ids, best]
+    content += listed({"<|im_start|>": -0.01})["content"]
+    own = dict(endpoint_facts(server(answers(ours(), len(ours()), {"content": content})), FOLDER))[ANSWER]
+    assert (own["at"], own["tokens"], own["same"]) == (2, 3, False)
+    assert own["kl"] > 1
+
+
+def test_a_server_that_is_none_or_refuses_is_told_so(server: Callable[[dict[str, Any]], str]) -> None:
+    with pytest.raises(Unreachable):
         dict(endpoint_facts("http://127.0.0.1:9", FOLDER))
+    with pytest.raises(BadAnswer, match="404"):
+        dict(endpoint_facts(server({"/v1/models": {"data": [{"id": "m"}]}}), FOLDER))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from probes.asking import Asker
 from workbench.bringup.agreement import Parting, parting
-from workbench.bringup.asking import Asker
 from workbench.bringup.document import Evidence
 from workbench.bringup.record import SERIAL, kept
 from workbench.bringup.rung import Outcome, Rung, failed, passed, skipped

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from probes.asking import Asker, Told, about, picture_uri
 from probes.checkpoint import read_config
+from probes.traffic.scenes import Item, Scene, draw
 from runtime.arch import read_arch
 from traces.errors import BadAnswer
-from workbench.bringup.asking import Asker, Told, disc
 from workbench.bringup.document import Evidence
 from workbench.bringup.rung import Outcome, Rung, failed, passed, skipped
 from workbench.bringup.site import Site, diagnose
@@ -28,7 +27,7 @@ def climb(site: Site) -> Outcome:
     asker = Asker(site.url, site.options.served_name)
     more = diagnose("image-drift", site.run_flag)
     try:
-        answers = {name: asker.chat(_content(disc(name)), TOKENS) for name in COLOURS}
+        answers = {name: asker.chat(about(picture_uri(draw(disc(name))), QUESTION), TOKENS) for name in COLOURS}
         bare = asker.chat(QUESTION, 1).prompt_tokens
     except BadAnswer as error:
         return failed(f"a picture was refused: {error.message}", next=more)
@@ -51,8 +50,9 @@ def climb(site: Site) -> Outcome:
     return passed(f"{right} of {len(answers)} colours named right; prompt tokens for a picture: {used}", *evidence)
 
 
-def _content(picture: str) -> list[dict[str, Any]]:
-    return [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": QUESTION}]
+def disc(colour: str) -> Scene:
+    """A disc in the middle of a plain square."""
+    return Scene((Item(4, "circle", colour, "big"),), seed=0)
 
 
 def _seen(answer: Told) -> str:

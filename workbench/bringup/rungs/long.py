@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from probes.asking import Asker
 from traces.errors import BadAnswer
 from workbench.bringup.agreement import parting
-from workbench.bringup.asking import Asker
 from workbench.bringup.document import Evidence
 from workbench.bringup.rung import Outcome, Rung, failed, passed, skipped
 from workbench.bringup.site import Site, diagnose

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from probes.asking import Asker
 from runtime.serve_config import ServeConfig
 from runtime.server.tokenizer import Tokenizer
 from runtime.server_process import StartFailed
 from workbench.bringup.agreement import parting
-from workbench.bringup.asking import Asker
 from workbench.bringup.document import Evidence
 from workbench.bringup.paper import fullest, layout_of, on_hosts, room
 from workbench.bringup.rung import Outcome, Rung, failed, passed, skipped

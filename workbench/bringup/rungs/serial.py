@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from probes.asking import Asker, Told
 from traces.errors import BadAnswer
 from workbench.bringup.agreement import parting
-from workbench.bringup.asking import Asker, Told
 from workbench.bringup.document import Evidence
 from workbench.bringup.record import SERIAL, keep
 from workbench.bringup.rung import Outcome, Rung, failed, passed, skipped
