@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from playbooks.cross_node.small_messages import share_of_rows
@@ -238,3 +239,11 @@ def test_rows_that_cost_nothing_and_rows_that_cost_everything():
     rows = np.linspace(10, 400, 200)
     assert share_of_rows(np.full(200, 5e6), rows) == pytest.approx(0.0, abs=1e-9)
     assert share_of_rows(rows * 1e4, rows) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("backend", "severity"), [("gloo", "info"), ("nccl", "warning")])
+def test_little_shared_memory_is_a_warning_where_the_library_uses_it(tmp_path, backend, severity):
+    small = [msgspec.structs.replace(one, shm_size=64 << 20, shm_free=60 << 20) for one in places({})]
+    found = judged(msgspec.structs.replace(fabric(places=small), backend=backend), tmp_path)
+    assert [(one.id, one.severity, one.confidence.basis) for one in found.findings] == [("start.shm", severity, "hypothesis")]
+    assert found.findings[0].subject.labels["hosts"] == [f"node{n}" for n in range(HOSTS)]
