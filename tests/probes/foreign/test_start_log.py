@@ -18,7 +18,7 @@ Root Cause (first observed failure):
 FATAL = [
     ("shm", "RuntimeError: unable to allocate shared memory(shm) for file </torch_9934_28_0>: No space left on device (28)", {}),
     ("shm", "[2] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", {}),
-    ("shm", "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-14-1-2-3 (size 9637888)", {"size": 9637888}),
+    ("shm", "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-1-2 (size 9637888)", {"size": 9637888}),
     ("shm", "shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-WU to 9637892 bytes, error: No space left on device (28)",
      {"size": 9637892}),
     ("shm", "OSError: [Errno 28] No space left on device: '/psm_1b2c3d4e'", {}),
@@ -47,8 +47,8 @@ NO_FAILURE = [
     "[W1130 15:49:25.673629945 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 127.0.0.1:29712 - retrying (try=0, "
     "timeout=6000ms, delay=3458ms): The client socket has timed out after 6000ms while trying to connect to (127.0.0.1, 29712).",
     "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 111 - Connection refused).",
-    "[W1130 15:50:09.878282823 socket.cpp:764] [c10d] The IPv6 network addresses of (head, 29711) cannot be retrieved (gai error: -2 - Name "
-    "or service not known).",
+    "[W1130 15:50:09.878282823 socket.cpp:764] [c10d] The IPv6 network addresses of (head, 29711) cannot be retrieved (gai error: -2 - "
+    "Name or service not known).",
     "INFO: Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 (world_size=2, "
     "worker_count=1, timeout=0:30:00)",
     "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
