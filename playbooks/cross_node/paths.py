@@ -38,6 +38,15 @@ def rates(case: Case, concurrent: bool = False) -> dict[Pair, float]:
     return {pair: statistics.median(seen) for pair, seen in found.items()}
 
 
+def waiting_places(case: Case) -> dict[str, float]:
+    """Host or rank -> the median share of the time in which its processes waited for a CPU while all sent."""
+    found: dict[str, list[float]] = {}
+    for one in read(case, BUSY, Timing):
+        if one.concurrent:
+            found.setdefault(place_of(case, one.src), []).append(one.waiting)
+    return {place: statistics.median(seen) for place, seen in found.items()}
+
+
 def busy_pairs(case: Case, concurrent: bool = False) -> dict[Pair, float]:
     """Ordered pair -> the median busy share of its largest messages; empty where none was measured. Smaller ones may pass within the
     burst of a shaper, at the pace of the CPU."""

@@ -89,6 +89,7 @@ class Timing(msgspec.Struct, frozen=True):
     seconds: float
     concurrent: bool = False
     busy: float = 0.0
+    waiting: float = 0.0  # share of that time in which a thread of src was ready and had no CPU; only while all send
 
 
 class Pair(msgspec.Struct, frozen=True):

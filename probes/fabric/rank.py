@@ -109,7 +109,8 @@ class Rank:
                 answering.join()
                 if sending is not None:
                     sending.wait()
-            mine.append(Timing(self.rank, dst, size, statistics.median(taken), concurrent=True, busy=round(effort.busy_since(), 3)))
+            busy, waiting = round(effort.busy_since(), 3), round(effort.waiting_since(), 3)
+            mine.append(Timing(self.rank, dst, size, statistics.median(taken), concurrent=True, busy=busy, waiting=waiting))
         dist.barrier()
         return mine
 

@@ -17,12 +17,12 @@ HOSTS = 4
 GOOD = 1e9
 
 
-def fabric(rate=lambda a, b: GOOD, together=lambda a, b: GOOD, busy=0.1, **changes):
-    """Four hosts with one rank each. rate and together: bytes/s of an ordered pair."""
+def fabric(rate=lambda a, b: GOOD, together=lambda a, b: GOOD, busy=0.1, waiting=0.0, **changes):
+    """Four hosts with one rank each. rate and together: bytes/s of an ordered pair; waiting: share of the time without a CPU."""
     pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b]
     sizes = (4096, 1 << 20, 2 << 20)
     timings = [Timing(a, b, size, 1e-4 + size / rate(a, b), busy=busy) for a, b in pairs for size in sizes]
-    timings += [Timing(a, b, sizes[-1], sizes[-1] / together(a, b), True, busy) for a, b in pairs]
+    timings += [Timing(a, b, sizes[-1], sizes[-1] / together(a, b), True, busy, waiting) for a, b in pairs]
     eth = [Interface("eth0", f"10.0.0.{n}", "10.0.0.0/24", 1500) for n in range(HOSTS)]
     answer = {
         "nodes": [Node(n, f"node{n}", str(n), "cpu", {"lo": 0, "eth0": 10**8}, 100_000, 30) for n in range(HOSTS)],
@@ -194,6 +194,13 @@ def test_a_shared_link_is_undetermined_where_a_cpu_limits_all(tmp_path):
     found = judged(fabric(together=lambda a, b: GOOD / 3, busy=0.95), tmp_path)
     (check,) = [one for one in found.checks if one.id == "net.congestion"]
     assert check.outcome == "skipped" and "host-contended, bandwidth undetermined" in check.summary
+
+
+def test_a_shared_link_is_undetermined_where_processes_waited_for_a_cpu(tmp_path):
+    crossing = {(0, 2), (1, 3), (2, 0), (3, 1)}
+    found = judged(fabric(together=lambda a, b: GOOD / 2 if (a, b) in crossing else GOOD, waiting=0.4), tmp_path)
+    (check,) = [one for one in found.checks if one.id == "net.congestion"]
+    assert check.outcome == "skipped" and "waited for a CPU 40%" in check.summary and not found.findings
 
 
 def test_lost_packets_explain_the_slow_path(tmp_path):
