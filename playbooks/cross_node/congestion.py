@@ -16,7 +16,7 @@ import statistics
 from playbooks.case import Case
 from playbooks.check import Check, Need, Result, passed, skipped
 from playbooks.cross_node.degraded_link import slow_alone
-from playbooks.cross_node.paths import BUSY_TOGETHER, MEASURED, QUERY, busy_pairs, is_busy, rates, waiting_places
+from playbooks.cross_node.paths import BUSY_TOGETHER, MEASURED, QUERY, busy_pairs, given_a_cpu, is_busy, rates, waiting_places
 from playbooks.document import Remedy
 from playbooks.finding import finding, subject
 
@@ -42,7 +42,7 @@ def test(case: Case) -> Result:
     if all(is_busy(busy.get(pair), BUSY_TOGETHER) for pair in ratios):
         return skipped("host-contended, bandwidth undetermined: a CPU limits all pairs while all send")
     waiting = waiting_places(case)
-    given = {pair: ratio / max(0.05, 1 - max(waiting.get(place, 0.0) for place in pair)) for pair, ratio in ratios.items()}
+    given = {pair: given_a_cpu(ratio, max(waiting.get(place, 0.0) for place in pair)) for pair, ratio in ratios.items()}
     lower = {pair: ratio for pair, ratio in ratios.items() if ratio < SHARED and not is_busy(busy.get(pair), BUSY_TOGETHER)}
     slow = {pair: ratio for pair, ratio in lower.items() if given[pair] < SHARED}
     if len(slow) < 2 <= len(lower):

@@ -30,16 +30,18 @@ class Effort:
                 waited[task.name] = int(words[1])
         return cls(time.perf_counter_ns(), spent, waited)
 
-    def busy_since(self) -> float:
-        """Share of the time since, 0..1: high where a CPU decides how fast things go, near zero where a wire does."""
+    def since(self) -> tuple[float, float]:
+        """Shares of the time since, 0..1: on a CPU (high where one decides how fast things go, near zero where a wire does), and in which
+        the thread that waited longest was ready and had none.
+        """
         now = Effort.now()
-        return min(1.0, max(0.0, (now.spent - self.spent) / max(1, now.clock - self.clock)))
-
-    def waiting_since(self) -> float:
-        """Share of the time since, 0..1, in which the thread that waited longest was ready and had no CPU."""
-        now = Effort.now()
+        length = max(1, now.clock - self.clock)
         longest = max((waited - self.waited.get(task, 0) for task, waited in now.waited.items()), default=0)
-        return min(1.0, max(0.0, longest / max(1, now.clock - self.clock)))
+        return _share((now.spent - self.spent) / length), _share(longest / length)
+
+
+def _share(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 3)
 
 
 def segments(snmp: str | None) -> tuple[int, int]:

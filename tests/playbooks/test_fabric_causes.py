@@ -196,6 +196,14 @@ def test_a_shared_link_is_undetermined_where_a_cpu_limits_all(tmp_path):
     assert check.outcome == "skipped" and "host-contended, bandwidth undetermined" in check.summary
 
 
+def test_small_frames_explain_the_slow_paths_of_their_host(tmp_path):
+    small = places({2: ("10.0.0.2", "eth0", 576)})
+    found = judged(fabric(rate=lambda a, b: GOOD / 20 if (a, b) == (2, 0) else GOOD, places=small), tmp_path)
+    assert [(one.id, one.role) for one in found.findings[:2]] == [("net.mtu-small", "root"), ("net.degraded-link", "cascade")]
+    other = judged(fabric(rate=lambda a, b: GOOD / 20 if (a, b) == (1, 0) else GOOD, places=small), tmp_path)
+    assert [(one.id, one.role) for one in other.findings[:2]] == [("net.degraded-link", "root"), ("net.mtu-small", "root")]
+
+
 def test_a_shared_link_is_undetermined_where_processes_waited_for_a_cpu(tmp_path):
     crossing = {(0, 2), (1, 3), (2, 0), (3, 1)}
     found = judged(fabric(together=lambda a, b: GOOD / 2 if (a, b) in crossing else GOOD, waiting=0.4), tmp_path)
