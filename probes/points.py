@@ -72,7 +72,10 @@ TAPS: Final[dict[str, str]] = {
 }
 """Named tensors: column `tap.point`."""
 
+ROUTED_ROW: Final = "routed_row"
+
 EVENTS: Final[dict[str, str]] = {
+    ROUTED_ROW: "what routing asks of the exchange: bytes of a row (`row_bytes`) and experts of a token (`top_k`); once, when loaded",
     "phase": "a phase of a process ended; dur is its length",
     "gc": "a garbage collection of Python; dur is the pause",
     "gc_short": "collections below the recording threshold since the last such event; dur is their sum",

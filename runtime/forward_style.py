@@ -1,4 +1,5 @@
-"""How a step is computed. `right`, the default, changes nothing; the others are how engines go wrong.
+"""How a step is computed. `right`, the default, changes nothing; the others are how engines go wrong. One of them, `padded-exchange`,
+gives the right answers and moves too much for them.
 
 They really compute what they are called, so that a drill can show what each does to the answers, and the garbled-output playbook can be
 measured. Each is a defect that some engine had (reference/causes_oom_garbled_image.md, S2.4). The variable WORKBENCH_DRILL_FORWARD
@@ -17,10 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.arch import MoeSpec
 from runtime.batch import ForwardBatch, StepContext
 from runtime.forward_variable import FORWARD_STYLE
 from runtime.layers.moe import Mixture
 from runtime.layers.router import choose
+from runtime.layers.slot_map import SlotMap
+from runtime.parallel import Flight, Group
+from runtime.weights import ExpertWeights
 from traces.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +82,47 @@ class TightlyCapped(Capped):
     factor = 0.5
 
 
+class PaddedFlight(Flight):
+    """Rows on their way among padding; `kept` are the places of those that are rows."""
+
+    kept: Tensor
+
+    def wait(self) -> Tensor:
+        return super().wait().index_select(0, self.kept)
+
+
+class PaddedGroup(Group):
+    """Every message of an exchange of rows is as long as the fullest of all ranks, as where buffers have one size (vllm#28664 and what
+    came before exact splits).
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.__dict__ = group.__dict__  # one number for the collectives of both
+
+    def start_all_to_all(self, rows: Tensor, sent: list[int], received: list[int], op: str, layer: int | None, step: StepContext) -> Flight:
+        if self.size == 1 or op not in ("dispatch", "combine"):
+            return super().start_all_to_all(rows, sent, received, op, layer, step)
+        width = int(self.all_gather(torch.tensor([max(*sent, *received)]), "fullest", step).max())
+        padded = rows.new_zeros((self.size * width, *rows.shape[1:])).index_copy_(0, _places(sent, width), rows)
+        even = [width] * self.size
+        plain = super().start_all_to_all(padded, even, even, op, layer, step)
+        flight = PaddedFlight(plain._out, plain._sent, plain._work, plain.landed)
+        flight.kept = _places(received, width)
+        return flight
+
+
+def _places(counts: list[int], width: int) -> Tensor:
+    """Where the rows of each peer stand among messages of one width: [sum(counts)]."""
+    return torch.cat([torch.arange(count) + peer * width for peer, count in enumerate(counts)])
+
+
+class PaddedExchange(Mixture):
+    """Messages of one size between all ranks; the answers are right."""
+
+    def __init__(self, spec: MoeSpec, weights: ExpertWeights, slots: SlotMap, group: Group, index: int, layer: int) -> None:
+        super().__init__(spec, weights, slots, PaddedGroup(group), index, layer)
+
+
 class SharedReducedTwice(Mixture):
     """The shared expert is whole on every rank of the group, and is summed over them all the same (vllm#49122, sglang#31475)."""
 
@@ -110,6 +156,7 @@ _MIXTURES: dict[str, type[Mixture]] = {
     "capacity": Capped,
     "capacity-half": TightlyCapped,
     "shared-twice": SharedReducedTwice,
+    "padded-exchange": PaddedExchange,
 }
 _BATCHES: dict[str, Callable[[ForwardBatch, int], ForwardBatch]] = {"forget-past": forget_past}
 STYLES = ("right", *_MIXTURES, *_BATCHES)
@@ -122,7 +169,7 @@ def apply_style(model: MoeModel) -> None:
         raise UsageError(f"there is no forward style {name!r}", f"{FORWARD_STYLE} is one of {', '.join(STYLES)}")
     if name == "right":
         return
-    log.warning("%s=%s: this model computes wrongly on purpose; unset it", FORWARD_STYLE, name)
+    log.warning("%s=%s: this model computes in a bad way on purpose; unset it", FORWARD_STYLE, name)
     if name in _BATCHES:
         model.twist = _BATCHES[name]
         return

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probes.checkpoint import Checkpoint
+from probes.points import ROUTED_ROW
 from runtime.arch import ArchSpec
 from runtime.batch import ForwardBatch, StepContext
 from runtime.boundary import crossing
@@ -88,8 +89,17 @@ class MoeModel:
             local = self.tier.hashes() if self.tier is not None else layer_hashes(self._banks())
             self.identity = ExpertIdentity.agree(local, self.placement, mesh.ep)
         self._staged: Staged | None = None
+        self._record_row()
         apply_style(self)
         self._record_placement(0, [0] * self.placement.layers, 0)
+
+    def _record_row(self) -> None:
+        """What routing asks of the exchange: one row a token and chosen expert, there and back."""
+        if self.loader.recorder is None or not self.mixtures:
+            return
+        spec = next(iter(self.mixtures.values())).spec
+        facts = {"row_bytes": spec.input_width(self.arch.hidden) * self.dtype.itemsize, "top_k": spec.router.top_k}
+        self.loader.recorder.row(schema.EVENT, dur=0, rank=self.mesh.rank, kind=ROUTED_ROW, attrs=facts)
 
     @classmethod
     def load(

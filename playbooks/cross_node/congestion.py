@@ -6,7 +6,7 @@ between switches, flows hashed onto one of several links (ECMP), a shared rail.
 How it is told apart: bandwidth of each ordered pair while all others send, over its bandwidth alone. Below 0.7 on two pairs or more, while
 a third of all pairs keeps 0.85, is a shared link (0.7: reference section 2, net.congestion). Pairs that a CPU limited are left out: on few
 cores everything is slower at once, and no link is to blame. So are the paths of a host that is slow alone (net.degraded-link): what is sent
-to it waits for what it sends back.
+to it waits for what it sends back. The time in which a process at either end was ready and had no CPU is taken off first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 from playbooks.case import Case
 from playbooks.check import Check, Need, Result, passed, skipped
 from playbooks.cross_node.degraded_link import slow_alone
-from playbooks.cross_node.paths import BUSY_TOGETHER, MEASURED, QUERY, busy_pairs, is_busy, rates
+from playbooks.cross_node.paths import BUSY_TOGETHER, MEASURED, QUERY, busy_pairs, given_a_cpu, is_busy, rates, waiting_places
 from playbooks.document import Remedy
 from playbooks.finding import finding, subject
 
@@ -41,7 +41,13 @@ def test(case: Case) -> Result:
     busy = {pair: share for pair, share in busy_pairs(case, True).items() if pair in ratios}
     if all(is_busy(busy.get(pair), BUSY_TOGETHER) for pair in ratios):
         return skipped("host-contended, bandwidth undetermined: a CPU limits all pairs while all send")
-    slow = {pair: ratio for pair, ratio in ratios.items() if ratio < SHARED and not is_busy(busy.get(pair), BUSY_TOGETHER)}
+    waiting = waiting_places(case)
+    given = {pair: given_a_cpu(ratio, max(waiting.get(place, 0.0) for place in pair)) for pair, ratio in ratios.items()}
+    lower = {pair: ratio for pair, ratio in ratios.items() if ratio < SHARED and not is_busy(busy.get(pair), BUSY_TOGETHER)}
+    slow = {pair: ratio for pair, ratio in lower.items() if given[pair] < SHARED}
+    if len(slow) < 2 <= len(lower):
+        share = max(max(waiting.get(place, 0.0) for place in pair) for pair in lower)
+        return skipped(f"host-contended, bandwidth undetermined: processes waited for a CPU {share:.0%} of the time while all sent")
     kept = [ratio for ratio in ratios.values() if ratio >= KEPT]
     worst = min(slow.values(), default=min(ratios.values(), default=1.0))
     if len(slow) < 2 or 3 * len(kept) < len(ratios):

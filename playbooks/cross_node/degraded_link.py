@@ -6,7 +6,8 @@ width, a dirty optic, a flapping port, a mis-cabled rail, a shaped or shared upl
 How it is told apart: every ordered pair is measured alone with messages of 1 MB and more, and compared with the fastest third; rows and
 columns tell a host and a direction from a path (attribution/pair_outliers.py holds the thresholds and their source). With fewer than four
 ordered pairs nothing stands out, and the check is skipped. A path is left alone where the process at one end was on a CPU for much
-of the time (paths.py): then the host is contended, and the bandwidth undetermined.
+of the time (paths.py), or where it would be well but for the time in which a process waited for one: then the host is contended, and the
+bandwidth undetermined.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from playbooks.attribution.pair_outliers import BELOW_USUAL, Outlier, Pair, blamed, usual
 from playbooks.case import Case
 from playbooks.check import Check, Need, Result, passed, skipped
-from playbooks.cross_node.paths import MEASURED, QUERY, busy_pairs, is_busy, rates
+from playbooks.cross_node.paths import MEASURED, QUERY, busy_pairs, given_a_cpu, is_busy, rates, waiting_pairs
 from playbooks.document import Evidence, Finding, Remedy
 from playbooks.finding import finding, subject
 
@@ -80,9 +81,10 @@ def slow_alone(case: Case) -> tuple[Outlier, ...]:
     bandwidth = rates(case)
     if len(bandwidth) < 4:
         return ()
-    good, busy = usual(bandwidth), busy_pairs(case)
-    # Where a CPU set the pace the link can do at least that: it is neither blamed nor counted against a pattern.
-    return blamed({pair: max(rate, good) if is_busy(busy.get(pair)) else rate for pair, rate in bandwidth.items()})
+    good, busy, waiting = usual(bandwidth), busy_pairs(case), waiting_pairs(case)
+    # Where a CPU set the pace, or was waited for, the link can do more: it is neither blamed nor counted against a pattern for that.
+    able = {pair: good if is_busy(busy.get(pair)) else given_a_cpu(rate, waiting.get(pair, 0.0)) for pair, rate in bandwidth.items()}
+    return blamed({pair: max(rate, min(good, able[pair])) for pair, rate in bandwidth.items()})
 
 
 def _contended(case: Case, found: tuple[Outlier, ...], slowest: float) -> Result:
@@ -105,9 +107,10 @@ def _contended(case: Case, found: tuple[Outlier, ...], slowest: float) -> Result
 
 
 def _relate(case: Case, made: Finding, roots: tuple[Finding, ...]) -> Finding:
-    """Lost packets slow the paths they are lost on."""
+    """Lost packets slow the paths they are lost on, and small frames those that they are sent on."""
     for root in roots:
-        if root.id == "net.packet-loss" and set(root.subject.labels["hosts"]) >= set(made.subject.labels["hosts"]):
+        senders = {name.split(">")[0] for name in made.subject.id.split(",")}
+        if root.id in ("net.packet-loss", "net.mtu-small") and set(root.subject.labels["hosts"]) >= senders:
             return msgspec.structs.replace(made, role="cascade", caused_by=(root.fingerprint,))
     return made
 

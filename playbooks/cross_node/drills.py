@@ -1,7 +1,7 @@
 """Faults of the symptom cross-node-throughput, really produced: hosts of network namespaces whose links are shaped, cut short or misused.
 
-Every drill runs the fabric test on the hosts of a lab of its own. Controls are healthy labs, labs whose links are all equally slow, and
-labs on a machine that others compute on: no link is to blame there.
+Every drill but one runs the fabric test on the hosts of a lab of its own; that one serves, with an exchange that pads. Controls are
+healthy labs, labs whose links are all equally slow, and labs on a machine that others compute on: no link is to blame there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from pathlib import Path
 
 from playbooks.drills.drill import HEALTHY, Dose, Drill, Truth, rank_of
 from playbooks.drills.hosts import Hosts, unavailable
+from playbooks.drills.lab import Lab
 from playbooks.drills.pressure import busy
 from probes.fabric.launch import FabricTest, run_across
 from probes.fabric.record import record
+from probes.traffic.plan import TrafficPlan
+from runtime.forward_variable import FORWARD_STYLE
 from traces.run import Run
 
 Culprits = Callable[[Dose, int], tuple[int, ...]]
@@ -165,4 +168,20 @@ FABRICS = (
     FabricDrill("silent-drop", "start.firewall", "packets between two hosts vanish", _silent_drop, _two, ("dropped",), hosts=4),
 )
 
-DRILLS: tuple[Drill, ...] = tuple(one.drill() for one in FABRICS)
+
+def _served(lab: Lab, dose: Dose) -> Truth:
+    lab.say("sending traffic")
+    lab.send(TrafficPlan(mix="shapes", concurrency=8, requests=48, seed=dose.seed))
+    return Truth()
+
+
+DRILLS: tuple[Drill, ...] = (
+    *(one.drill() for one in FABRICS),
+    Drill(
+        "padded-exchange",
+        "net.a2a-backend",
+        "every message of the exchange is as long as the fullest",
+        _served,
+        environment=lambda dose: {FORWARD_STYLE: "padded-exchange"},
+    ),
+)

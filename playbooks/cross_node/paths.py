@@ -38,12 +38,35 @@ def rates(case: Case, concurrent: bool = False) -> dict[Pair, float]:
     return {pair: statistics.median(seen) for pair, seen in found.items()}
 
 
+def waiting_places(case: Case) -> dict[str, float]:
+    """Host or rank -> the median share of the time in which its processes waited for a CPU while all sent."""
+    found: dict[str, list[float]] = {}
+    for one in read(case, BUSY, Timing):
+        if one.concurrent:
+            found.setdefault(place_of(case, one.src), []).append(one.waiting)
+    return {place: statistics.median(seen) for place, seen in found.items()}
+
+
 def busy_pairs(case: Case, concurrent: bool = False) -> dict[Pair, float]:
     """Ordered pair -> the median busy share of its largest messages; empty where none was measured. Smaller ones may pass within the
     burst of a shaper, at the pace of the CPU."""
+    return _shares(case, concurrent, "busy")
+
+
+def waiting_pairs(case: Case) -> dict[Pair, float]:
+    """Ordered pair, alone -> the same of the time in which a process at one end waited for a CPU."""
+    return _shares(case, False, "waiting")
+
+
+def given_a_cpu(rate: float, waiting: float) -> float:
+    """What a path would carry if nobody waited for a CPU so much of the time: at most, since a wire works on meanwhile."""
+    return rate / max(0.05, 1 - waiting)
+
+
+def _shares(case: Case, concurrent: bool, name: str) -> dict[Pair, float]:
     found: dict[Pair, dict[int, list[float]]] = {}
     for one in read(case, BUSY, Timing):
         if one.concurrent == concurrent:
             sizes = found.setdefault((place_of(case, one.src), place_of(case, one.dst)), {})
-            sizes.setdefault(one.size, []).append(one.busy)
+            sizes.setdefault(one.size, []).append(getattr(one, name))
     return {pair: statistics.median(sizes[max(sizes)]) for pair, sizes in found.items()}

@@ -1,8 +1,8 @@
 """Faults of the symptom hang, really produced: small gloo jobs that stop moving, and hosts that cannot reach one another.
 
-What is diagnosed is what a person would have: flight-recorder dumps, states and stacks of the processes, environments, or the answer of
-a fabric test. Another shape is not among them: gloo aborts the ranks that receive it, and nothing hangs. Drills with hosts need root and
-iproute2; the others need neither.
+What is diagnosed is what a person would have: flight-recorder dumps, states and stacks of the processes, environments, the answer of
+a fabric test, or the logs of a start that failed. Another shape is not among them: gloo aborts the ranks that receive it, and nothing
+hangs. Drills with hosts or a small /dev/shm need root (and iproute2, util-linux); the others need neither.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from playbooks.cross_node.drills import FABRICS, TEST, FabricDrill
+from playbooks.drills import failed_start
 from playbooks.drills.drill import HEALTHY, Dose, Drill, Truth, rank_of
 from playbooks.drills.hosts import Hosts, unavailable
 from playbooks.drills.hung import Job, produce
-from probes.fabric.launch import run_across
+from probes.fabric.launch import free_port, run_across
 from probes.fabric.record import record
 from traces.run import Run
 
@@ -79,6 +80,23 @@ def _named_to_loopback(dose: Dose, root: Path, say: Say) -> Run:
         return record(run_across(TEST, lab.address(0), hosts, {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""}), root)
 
 
+def _apart(dose: Dose, root: Path, say: Say) -> Run:
+    """Real torch ranks of which one is somewhere else, is not there, or counts on another number of them."""
+    say("starting ranks")
+    changed = ({"WORLD_SIZE": str(RANKS + 1)}, {"MASTER_PORT": str(free_port())}, None)[dose.strength]
+    return failed_start.produce(failed_start.ranks_that_meet(RANKS, {_late(dose): changed}), root)
+
+
+def _late(dose: Dose) -> int:
+    """Not the first, where they meet."""
+    return 1 + dose.seed % (RANKS - 1)
+
+
+def _little_shared_memory(dose: Dose, root: Path, say: Say) -> Run:
+    say("starting ranks")
+    return failed_start.produce(failed_start.launched(("ring", "share")[dose.strength], shared_mib=4), root)
+
+
 def _one(dose: Dose) -> Truth:
     return Truth((_culprit(dose),))
 
@@ -110,6 +128,22 @@ DRILLS = (
         start=_named_to_loopback,
         truth=lambda dose: Truth(tuple(range(RANKS))),
         unavailable=unavailable,
+    ),
+    Drill(
+        "little-shared-memory",
+        "start.shm",
+        "a start with a /dev/shm that is smaller than what it asks for",
+        doses=("killed by a bus error", "refused by torch"),
+        start=_little_shared_memory,
+        unavailable=failed_start.no_small_mount,
+    ),
+    Drill(
+        "never-meet",
+        "start.rendezvous",
+        "real torch ranks that do not find one another",
+        doses=("another number of ranks", "another port", "one never starts"),
+        start=_apart,
+        truth=lambda dose: Truth((_late(dose),)),
     ),
     _shared("silent-drop").drill(),
     _shared("black-hole").drill(),

@@ -1,1 +1,1 @@
-"""Causes that stop a job before its first collective: bind addresses, ports, shared memory. From `workbench fabric`, one file a cause."""
+"""Causes that stop a job before its first collective: bind addresses, ports, shared memory, a meeting that fails. One file a cause."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from playbooks.preflight import bind_address, firewall
+from playbooks.preflight import bind_address, firewall, rendezvous, shared_memory
 
-CHECKS = (bind_address.CHECK, firewall.CHECK)
+CHECKS = (bind_address.CHECK, firewall.CHECK, shared_memory.CHECK, rendezvous.CHECK)

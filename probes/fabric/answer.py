@@ -89,6 +89,7 @@ class Timing(msgspec.Struct, frozen=True):
     seconds: float
     concurrent: bool = False
     busy: float = 0.0
+    waiting: float = 0.0  # share in which a thread was ready and had no CPU: of either process, of src alone where all send at once
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""How much of a stretch of time this process was on a CPU; and the TCP segments of its host."""
+"""How much of a stretch of time this process was on a CPU, or waited for one; and the TCP segments of its host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,37 @@ from probes.procfile import read_text
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """A moment. ns: of the clock, and of all threads on a CPU. Waiting for one is left out: a loaded host makes whoever is woken wait."""
+    """A moment. ns: of the clock, of all threads on a CPU, and of each thread waiting for one. Waiting is kept apart: a loaded host makes
+    whoever is woken wait, also where a wire decides.
+    """
 
     clock: int
     spent: int
+    waited: dict[str, int]  # by thread
 
     @classmethod
     def now(cls) -> Effort:
-        """/proc/PID/task/*/schedstat begins with ns on a CPU (Documentation/scheduler/sched-stats.rst)."""
-        spent = 0
+        """/proc/PID/task/*/schedstat has ns on a CPU, then ns in a run queue (Documentation/scheduler/sched-stats.rst)."""
+        spent, waited = 0, {}
         for task in Path("/proc/self/task").iterdir():
             words = (read_text(task / "schedstat") or "").split()
-            spent += int(words[0]) if words else 0
-        return cls(time.perf_counter_ns(), spent)
+            if len(words) >= 2:
+                spent += int(words[0])
+                waited[task.name] = int(words[1])
+        return cls(time.perf_counter_ns(), spent, waited)
 
-    def busy_since(self) -> float:
-        """Share of the time since, 0..1: high where a CPU decides how fast things go, near zero where a wire does."""
+    def since(self) -> tuple[float, float]:
+        """Shares of the time since, 0..1: on a CPU (high where one decides how fast things go, near zero where a wire does), and in which
+        the thread that waited longest was ready and had none.
+        """
         now = Effort.now()
-        return min(1.0, max(0.0, (now.spent - self.spent) / max(1, now.clock - self.clock)))
+        length = max(1, now.clock - self.clock)
+        longest = max((waited - self.waited.get(task, 0) for task, waited in now.waited.items()), default=0)
+        return _share((now.spent - self.spent) / length), _share(longest / length)
+
+
+def _share(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 3)
 
 
 def segments(snmp: str | None) -> tuple[int, int]:

@@ -109,7 +109,8 @@ class Rank:
                 answering.join()
                 if sending is not None:
                     sending.wait()
-            mine.append(Timing(self.rank, dst, size, statistics.median(taken), concurrent=True, busy=round(effort.busy_since(), 3)))
+            busy, waiting = effort.since()
+            mine.append(Timing(self.rank, dst, size, statistics.median(taken), concurrent=True, busy=busy, waiting=waiting))
         dist.barrier()
         return mine
 
@@ -122,35 +123,36 @@ class Rank:
         for size in self.messages:
             block, spent = self._block(size), 0.0
             taken: list[float] = []
-            busy: list[float] = []
+            effort_of: list[tuple[float, float]] = []  # of each repeat: shares of busy and waiting
             more = torch.ones(1, dtype=torch.uint8, device=self.device)
-            while int(more) and len(busy) < REPEATS:
+            while int(more) and len(effort_of) < REPEATS:
                 effort = Effort.now()
                 if self.rank == src:
                     begin = time.perf_counter()
                     dist.send(block, dst)
                     dist.recv(token, dst)
                     taken.append(time.perf_counter() - begin)
-                    busy.append(effort.busy_since())
+                    effort_of.append(effort.since())
                     spent += taken[-1]
                     more.fill_(spent < self.budget)
                     dist.send(more, dst)
                 else:
                     dist.recv(block, src)
                     dist.send(token, src)
-                    busy.append(effort.busy_since())
+                    effort_of.append(effort.since())
                     dist.recv(more, src)
             # Of the quickest repeat only: the others may have waited for a CPU, and do not count.
             best = torch.zeros(1, dtype=torch.int64, device=self.device)
-            theirs = torch.zeros(1, dtype=torch.float32, device=self.device)
+            theirs = torch.zeros(2, dtype=torch.float32, device=self.device)
             if self.rank == dst:
                 dist.recv(best, src)
-                dist.send(theirs.fill_(busy[int(best)]), src)
+                dist.send(theirs.copy_(torch.tensor(effort_of[int(best)])), src)
                 continue
             quickest = min(range(len(taken)), key=taken.__getitem__)
             dist.send(best.fill_(quickest), dst)
             dist.recv(theirs, dst)
-            found.append(Timing(src, dst, size, taken[quickest], busy=round(max(busy[quickest], float(theirs)), 3)))
+            busy, waiting = (round(max(mine, other), 3) for mine, other in zip(effort_of[quickest], theirs.tolist(), strict=True))
+            found.append(Timing(src, dst, size, taken[quickest], busy=busy, waiting=waiting))
         return found
 
     def _block(self, size: int) -> torch.Tensor:

@@ -16,6 +16,8 @@ import time
 import msgspec
 import psutil
 
+from probes.machine import shared_memory
+
 CONNECT = 3.0  # seconds; a silent drop shows as a connect that does not end
 DATAGRAM = 0.3  # seconds for an answer
 TRIES = 3
@@ -45,6 +47,8 @@ class Place(msgspec.Struct, frozen=True):
     port: int  # TCP and UDP
     interfaces: list[Interface]
     node: str = ""
+    shm_size: int | None = None  # bytes of /dev/shm there, and of these free; null where there is none
+    shm_free: int | None = None
 
 
 class Reach(msgspec.Struct, frozen=True):
@@ -138,7 +142,8 @@ def place(rank: int, port: int, node: str = "") -> Place:
     address = by_name.get(wanted.split(",")[0].lstrip("="), "") if wanted else named or "127.0.0.1"
     interface = next((one.name for one in found if one.address == address), "")
     host = f"{socket.gethostname()} {os.readlink('/proc/self/ns/net')}"
-    return Place(rank, host, address, named, interface, port, found, node)
+    shm = shared_memory()
+    return Place(rank, host, address, named, interface, port, found, node, shm["size"], shm["free"])
 
 
 def interfaces() -> list[Interface]:

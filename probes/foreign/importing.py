@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes.foreign import collective_log, collective_rows, flight_recorder, flight_rows, inspector, ras_status
+from probes.foreign import collective_log, collective_rows, flight_recorder, flight_rows, inspector, ras_status, start_log
 from traces.errors import UsageError
 from traces.table import Table
 
@@ -43,6 +43,7 @@ READERS = (
     Reader("nccl-ras", ras_status.claims, ras_status.rows),
     Reader("nccl-inspector", inspector.claims, inspector.rows),
     Reader("collective-log", collective_log.claims, collective_rows.rows),
+    Reader("start-log", start_log.claims, start_log.rows),
 )
 
 

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probes.foreign import start_log
 from probes.foreign.engine_log import EngineLog, read_engine_log
 from probes.recorder import Recorder
 from traces.errors import UsageError
 from traces.run import Run, whole_run
+from traces.schema import EVENT
+from traces.store import write_rows
 
 MOST_LINES = 5_000_000
 
 
-def run_of_logs(paths: Iterable[Path], root: Path | None = None) -> Run:
-    """A closed run of what the logs say. UsageError for a file that cannot be read or in which no line is known."""
+def run_of_logs(paths: Iterable[Path], root: Path | None = None, fingerprints: Mapping[str, dict[str, Any]] | None = None) -> Run:
+    """A closed run of what the logs say. `fingerprints` are those of the processes that wrote them, where they are known.
+
+    UsageError for a file that cannot be read or in which no line is known.
+    """
     lines: list[str] = []
+    signs: list[start_log.Sign] = []
     files = list(paths)
     for path in files:
         try:
             with path.open(errors="replace") as stream:
-                lines += stream.readlines(64 << 20)
+                read = stream.readlines(64 << 20)
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}", "give the text an engine wrote") from error
+        lines += read
+        signs += start_log.signs(read, path.name)
     log = read_engine_log(lines[:MOST_LINES])
-    if not log.facts and not log.errors:
-        raise UsageError(f"no line of {', '.join(map(str, files))} is known", "give a log of vLLM or SGLang, from the start of the engine")
-    with whole_run(engine=log.engine, model="", root=root, world_size=0) as run:
+    if not log.facts and not log.errors and not signs:
+        hint = "give a log of vLLM, SGLang, torchrun or the ranks, from the start"
+        raise UsageError(f"no line of {', '.join(map(str, files))} is known", hint)
+    with whole_run(engine=log.engine, model="", root=root, world_size=0, fingerprints=dict(fingerprints or {})) as run:
         write_log(run, log)
+        write_rows(run, EVENT, start_log.events(signs), producer="start-log")
     return run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from playbooks.cross_node.small_messages import share_of_rows
@@ -16,12 +17,12 @@ HOSTS = 4
 GOOD = 1e9
 
 
-def fabric(rate=lambda a, b: GOOD, together=lambda a, b: GOOD, busy=0.1, **changes):
-    """Four hosts with one rank each. rate and together: bytes/s of an ordered pair."""
+def fabric(rate=lambda a, b: GOOD, together=lambda a, b: GOOD, busy=0.1, waiting=0.0, **changes):
+    """Four hosts with one rank each. rate and together: bytes/s of an ordered pair; waiting: share of the time without a CPU."""
     pairs = [(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b]
     sizes = (4096, 1 << 20, 2 << 20)
     timings = [Timing(a, b, size, 1e-4 + size / rate(a, b), busy=busy) for a, b in pairs for size in sizes]
-    timings += [Timing(a, b, sizes[-1], sizes[-1] / together(a, b), True, busy) for a, b in pairs]
+    timings += [Timing(a, b, sizes[-1], sizes[-1] / together(a, b), True, busy, waiting) for a, b in pairs]
     eth = [Interface("eth0", f"10.0.0.{n}", "10.0.0.0/24", 1500) for n in range(HOSTS)]
     answer = {
         "nodes": [Node(n, f"node{n}", str(n), "cpu", {"lo": 0, "eth0": 10**8}, 100_000, 30) for n in range(HOSTS)],
@@ -195,6 +196,21 @@ def test_a_shared_link_is_undetermined_where_a_cpu_limits_all(tmp_path):
     assert check.outcome == "skipped" and "host-contended, bandwidth undetermined" in check.summary
 
 
+def test_small_frames_explain_the_slow_paths_of_their_host(tmp_path):
+    small = places({2: ("10.0.0.2", "eth0", 576)})
+    found = judged(fabric(rate=lambda a, b: GOOD / 20 if (a, b) == (2, 0) else GOOD, places=small), tmp_path)
+    assert [(one.id, one.role) for one in found.findings[:2]] == [("net.mtu-small", "root"), ("net.degraded-link", "cascade")]
+    other = judged(fabric(rate=lambda a, b: GOOD / 20 if (a, b) == (1, 0) else GOOD, places=small), tmp_path)
+    assert [(one.id, one.role) for one in other.findings[:2]] == [("net.degraded-link", "root"), ("net.mtu-small", "root")]
+
+
+def test_a_shared_link_is_undetermined_where_processes_waited_for_a_cpu(tmp_path):
+    crossing = {(0, 2), (1, 3), (2, 0), (3, 1)}
+    found = judged(fabric(together=lambda a, b: GOOD / 2 if (a, b) in crossing else GOOD, waiting=0.4), tmp_path)
+    (check,) = [one for one in found.checks if one.id == "net.congestion"]
+    assert check.outcome == "skipped" and "waited for a CPU 40%" in check.summary and not found.findings
+
+
 def test_lost_packets_explain_the_slow_path(tmp_path):
     found = judged(fabric(rate=lambda a, b: GOOD / 20 if a == 2 else GOOD, nodes=nodes({2: 9_000})), tmp_path)
     assert [(one.id, one.role) for one in found.findings[:2]] == [("net.packet-loss", "root"), ("net.degraded-link", "cascade")]
@@ -238,3 +254,11 @@ def test_rows_that_cost_nothing_and_rows_that_cost_everything():
     rows = np.linspace(10, 400, 200)
     assert share_of_rows(np.full(200, 5e6), rows) == pytest.approx(0.0, abs=1e-9)
     assert share_of_rows(rows * 1e4, rows) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("backend", "severity"), [("gloo", "info"), ("nccl", "warning")])
+def test_little_shared_memory_is_a_warning_where_the_library_uses_it(tmp_path, backend, severity):
+    small = [msgspec.structs.replace(one, shm_size=64 << 20, shm_free=60 << 20) for one in places({})]
+    found = judged(msgspec.structs.replace(fabric(places=small), backend=backend), tmp_path)
+    assert [(one.id, one.severity, one.confidence.basis) for one in found.findings] == [("start.shm", severity, "hypothesis")]
+    assert found.findings[0].subject.labels["hosts"] == [f"node{n}" for n in range(HOSTS)]

@@ -10,7 +10,13 @@ from workbench.cli.context import Command, complete_run, json_option
 from workbench.cli.output import answer, answer_json, note, table
 
 SCHEMA = "workbench.import.v1"
-NEXT = {"flight-recorder": "hang", "collective-log": "cross-node-throughput", "nccl-ras": "hang", "nccl-inspector": "cross-node-throughput"}
+NEXT = {
+    "flight-recorder": "hang",
+    "collective-log": "cross-node-throughput",
+    "nccl-ras": "hang",
+    "nccl-inspector": "cross-node-throughput",
+    "start-log": "hang",
+}
 """Kind of file -> the symptom that it helps to explain."""
 
 
@@ -24,7 +30,8 @@ def import_(paths: tuple[Path, ...], run_name: str | None, name: str, as_json: b
 
     FILE is a file or a folder. Known: flight-recorder dumps of PyTorch (pickle or JSON; NCCL, RCCL, HCCL, gloo), one per rank;
     debug logs of NCCL, RCCL and MCCL (NCCL_DEBUG=INFO), of any number of ranks in a file; answers of NCCL's RAS service
-    (`ncclras -f json`); measurements of its inspector plugin (JSON lines or Prometheus text).
+    (`ncclras -f json`); measurements of its inspector plugin (JSON lines or Prometheus text); what torchrun or a rank wrote of a start
+    that failed.
     Nothing in a file is ever executed.
     """
     from probes.foreign.importing import read

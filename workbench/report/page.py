@@ -19,13 +19,14 @@ from plotly.offline import get_plotlyjs
 from traces.errors import NotWritable
 from traces.run import Run
 from traces.store import Store, open_run
-from workbench.report import collectives, experts, findings, memory, provenance, requests, stacks, summary, throughput, timeline
+from workbench.report import collectives, experts, findings, links, memory, provenance, requests, stacks, summary, throughput, timeline
 from workbench.report.scope import Scope, scope_of
 from workbench.report.section import Figure, Missing, Section
 from workbench.report.units import number
 from workbench.version import version
 
 SECTIONS: tuple[Callable[[Store, Scope], Section | None], ...] = (
+    links.section,
     throughput.section,
     requests.section,
     experts.section,
