@@ -21,7 +21,7 @@ from runtime.taps.capture import Capture
 from runtime.taps.compare import Comparison, compare
 from runtime.taps.reference import record_reference, transformers_model
 from runtime.taps.tapped_model import TappedModel, record
-from runtime.validation.coverage import covering_ids, examine_coverage
+from runtime.validation.coverage import covering_ids, examine_coverage, unreached
 from runtime.validation.subject import Subject, probe_ids
 from traces.errors import UsageError, WorkbenchError
 
@@ -104,19 +104,14 @@ def finite_fact(own: Capture) -> dict[str, Any]:
 
 def _coverage(model: MoeModel, ids: list[int], own: Capture) -> Iterator[Fact]:
     """Experts that no probe token reaches show nothing at all (S2.2): they are named, and computed by force."""
-    missed: dict[str, list[int]] = {}
-    for layer in model.moe_layers:
-        chosen = set(own.taps[f"layers.{layer}.router.experts"].flatten().tolist())
-        left = sorted(set(range(model.arch.moe.experts)) - chosen)
-        if left:
-            missed[str(layer)] = left
+    missed = unreached(model, own)
     checks = (
         examine_coverage(Subject(model, ids, captured=own, room=512)) if model.moe_layers and own.taps["logits"].isfinite().all() else []
     )
     yield (
         COVERAGE,
         {
-            "missed": missed,
+            "missed": {str(layer): experts for layer, experts in missed.items()},
             "missed_count": sum(map(len, missed.values())),
             "total": model.arch.moe.experts * len(model.moe_layers) if model.moe_layers else 0,
             "bad": [check.detail for check in checks if check.outcome == "fail"],

@@ -14,8 +14,9 @@ pytest.importorskip("transformers")
 
 from runtime.layers import attention  # noqa: E402
 from runtime.layers.moe import Mixture  # noqa: E402
+from runtime.local import load_local  # noqa: E402
 from runtime.taps.capture import Capture  # noqa: E402
-from runtime.validation.coverage import examine_coverage  # noqa: E402
+from runtime.validation.coverage import examine_coverage, unreached  # noqa: E402
 from runtime.validation.long import examine_long  # noqa: E402
 from runtime.validation.short import examine_short  # noqa: E402
 from runtime.validation.sides import Side, compare_sides  # noqa: E402
@@ -184,6 +185,18 @@ def test_recorded_taps_judge_another_checkpoint(families, tmp_path):
     assert "layers.1.router.weights diverges" in found.tiers[1].detail and "gain 2," in found.tiers[1].detail
     by_folder = validate(other, Wanted(reference=str(source), last="single-step"))
     assert by_folder.tiers[1].detail == found.tiers[1].detail
+
+
+def test_recorded_taps_reach_every_expert(families, tmp_path, monkeypatch):
+    """Random ids are added until they do; ids that were asked for stay as they are, and what they leave out is said."""
+    monkeypatch.setattr("runtime.validation.subject.PROBE_TOKENS", 4)  # too few for 8 experts
+    file, path = tmp_path / "taps", families["mixtral"].path
+    whole = validate(path, Wanted(record=file, last="single-step"))
+    model, taken = load_local(path), Capture.load(file)
+    assert unreached(model, taken) == {} and len(whole.notes) == 1 and len(taken.ids) > 4
+    assert all(set(taken.taps[f"layers.{i}.router.experts"].flatten().tolist()) == set(range(8)) for i in range(3))
+    few = validate(path, Wanted(record=file, last="single-step", ids=[5]))
+    assert Capture.load(file).ids == [5] and "the tokens reach 6 of 24 experts" in few.notes[1]
 
 
 def test_sides_alike_and_apart(families):
