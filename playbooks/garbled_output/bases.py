@@ -58,6 +58,12 @@ def deepseek(folder: Path, seed: int) -> None:
     write(folder, DEEPSEEK, seed)
 
 
+def deepseek_faint(folder: Path, seed: int) -> None:
+    """Small embeddings, as trained models have them: root mean square 0.002."""
+    deepseek(folder, seed)
+    edit_tensors(folder, lambda name, tensor: 0.002 * tensor if "embed_tokens" in name else None)
+
+
 def deepseek_fp8(folder: Path, seed: int) -> None:
     write(folder, {**DEEPSEEK, "quantization_config": FP8}, seed)
 

@@ -200,6 +200,11 @@ def _reorder(folder: Path, layer: int, order: list[int], router: bool) -> None:
     edit_tensors(folder, change)
 
 
+def norm_epsilon(folder: Path, dose: Dose) -> None:
+    """Ten, or a hundred, times the 1e-6 of the bases."""
+    edit_config(folder, rms_norm_eps=(1e-5, 1e-4)[dose.strength])
+
+
 def rope_base(folder: Path, dose: Dose) -> None:
     edit_config(folder, rope_theta=(1e5, 1e4)[dose.strength])
 

@@ -69,6 +69,20 @@ def test_gates_before_ups_are_taken_for_turns(diagnosed: Diagnosed) -> None:
     assert "halves taken apart" in found.summary
 
 
+def test_an_epsilon_that_this_prompt_hides_is_a_warning(diagnosed: Diagnosed) -> None:
+    """1e-5 for 1e-6: no answer changes, and the next prompt may be of smaller rows."""
+    told = diagnosed("garbled.epsilon-unseen", 0, 0)
+    assert (told.verdict, serious(told)[0].id) == ("warning", "garbled.norm")
+    assert "the epsilon is 1e-05, the reference's 1e-06" in told.findings[0].summary
+
+
+def test_small_rows_show_the_epsilon(diagnosed: Diagnosed) -> None:
+    told = diagnosed("garbled.epsilon", 0, 0)
+    assert (told.verdict, serious(told)[0].id) == ("problem", "garbled.norm")
+    assert "layers.0.attention_norm is the first of the taps" in told.findings[0].summary
+    assert "root mean square of 0.00" in told.findings[0].summary
+
+
 def test_renumbered_experts_are_seen_and_harmless(diagnosed: Diagnosed) -> None:
     told = diagnosed("garbled.well-mixtral", 0, 0)
     assert told.verdict == "healthy"

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from runtime.layers import attention  # noqa: E402
 from runtime.layers.moe import Mixture  # noqa: E402
+from runtime.layers.norm import RmsNorm  # noqa: E402
 from runtime.local import load_local  # noqa: E402
 from runtime.taps.capture import Capture  # noqa: E402
 from runtime.validation.coverage import examine_coverage, unreached  # noqa: E402
@@ -106,6 +107,17 @@ def test_wrong_frequencies_fail_against_float64(families):
     found = subject(families["mixtral"].path)
     found.model.rope.inverse *= 1.01
     assert [check.name for check in failed(examine_long(found))] == ["rope"]
+
+
+def test_another_epsilon_fails_against_the_config_and_is_noted_against_a_reference(families):
+    """No row of the prompt is small enough to show it."""
+    found, sound = subject(families["mixtral"].path), subject(families["mixtral"].path)
+    layer = found.model.weights.layers[2]
+    found.model.weights.layers[2] = replace(layer, attention_norm=RmsNorm(layer.attention_norm.weight, 1.5 * found.model.arch.norm_eps))
+    bad = failed(examine_single_step(found))
+    assert [check.name for check in bad] == ["norms"] and bad[0].detail.startswith("layers.2.attention_norm leaves")
+    check = against(sound.capture(), found.capture())
+    assert check.outcome == "note" and "1 norms, layers.2.attention_norm first" in check.detail
 
 
 def test_experts_that_are_never_chosen_are_named_and_computed_by_force(families):
