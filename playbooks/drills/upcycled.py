@@ -47,7 +47,7 @@ def packaged() -> tuple[Any, Any]:
 
     source = packaged_weights()
     assert source is not None
-    dense = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32).eval()
+    dense = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)  # in eval mode
     return dense, transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
 
 
@@ -76,7 +76,7 @@ def upcycle(dense: Any, folder: Path, experts: int, dtype: torch.dtype, seed: in
     for layer in range(config.num_hidden_layers):
         router = torch.randn(experts, config.hidden_size, generator=generator) * 0.1
         shards[layer // LAYERS_PER_SHARD + 1][f"model.layers.{layer}.block_sparse_moe.gate.weight"] = router
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         save_file({name: tensor.to(dtype).contiguous().clone() for name, tensor in shard.items()}, folder / file)

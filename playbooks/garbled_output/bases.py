@@ -95,7 +95,7 @@ def save(kind: str, config: dict[str, Any], folder: Path, seed: int) -> None:
     """A model of transformers with the weights that `write` would give it, as transformers saves it."""
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**config)).float()
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():

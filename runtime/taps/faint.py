@@ -20,7 +20,8 @@ def faint_gain(norm: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     Weights cancel, and no row of the prompt is in it: sqrt((1 + eps) / (1 + eps / FAINT^2)) for every token alike."""
     rows = like.new_tensor([FAINT, 1.0]).unsqueeze(1).expand(2, like.shape[-1])
     faint, loud = norm(rows.contiguous()).float().square().mean(-1).sqrt()
-    return (faint / loud).expand(like.shape[0], 1)
+    gain: Tensor = faint / loud
+    return gain.expand(like.shape[0], 1)
 
 
 def epsilon_of(gain: float) -> float:

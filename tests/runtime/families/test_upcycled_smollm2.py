@@ -53,3 +53,18 @@ def test_logits_are_the_dense_models_and_the_answer_is_a_sentence(dense, upcycle
     while answer[-1] != tokenizer.eos_token_id and len(answer) < 24:
         answer.append(int(forward(upcycled, kv, table, answer[-1:], len(tokens) + len(answer) - 1)[-1].argmax()))
     assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."
+
+
+def test_a_number_is_recalled_over_a_long_text_and_lost_with_the_past(dense, tmp_path, monkeypatch):
+    """In chunks as in one pass; where chunks forget what was before them, one pass shows that the model could."""
+    from runtime.forward_variable import FORWARD_STYLE
+    from runtime.validation.recall import examine_recall
+    from runtime.validation.subject import open_subject
+
+    smollm2.upcycle(dense[0], tmp_path / "model", 2, torch.float32, 0)
+    dense[1].save_pretrained(tmp_path / "model")
+    sound = examine_recall(open_subject(tmp_path / "model", torch.float32, "cpu", False, None, 0, 640))
+    assert sound.outcome == "pass" and sound.observed > 512, sound.detail
+    monkeypatch.setenv(FORWARD_STYLE, "forget-past")
+    bad = examine_recall(open_subject(tmp_path / "model", torch.float32, "cpu", False, None, 0, 640))
+    assert bad.outcome == "fail" and "right in one pass" in bad.detail, bad.detail

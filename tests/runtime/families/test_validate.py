@@ -19,6 +19,7 @@ from runtime.local import load_local  # noqa: E402
 from runtime.taps.capture import Capture  # noqa: E402
 from runtime.validation.coverage import examine_coverage, unreached  # noqa: E402
 from runtime.validation.long import examine_long  # noqa: E402
+from runtime.validation.recall import NUMBER, examine_recall, text_ids  # noqa: E402
 from runtime.validation.short import examine_short  # noqa: E402
 from runtime.validation.sides import Side, compare_sides  # noqa: E402
 from runtime.validation.single_step import against, examine_single_step  # noqa: E402
@@ -65,6 +66,19 @@ def test_shipped_model_passes_with_its_pictures():
 
     found = validate(shapes_moe(), Wanted(reference="transformers", room=64))
     assert [tier.status for tier in found.tiers] == ["pass"] * 5, [tier.detail for tier in found.tiers]
+
+
+def test_a_model_that_recalls_nothing_is_said_to_be_so():
+    """The shipped one was trained on pictures and arithmetic; the tiny ones have no tokenizer."""
+    from runtime.shipped import shapes_moe
+
+    shipped = subject(shapes_moe())
+    for length in (0, 300):
+        ids = text_ids(shipped.tokenizer, length)
+        text = shipped.words(ids)
+        assert text.count(NUMBER) == 1 and text.index(NUMBER) < 60 and text.endswith("is") and len(ids) < 512
+    found = examine_recall(shipped)
+    assert (found.outcome, "does not repeat a number over" in found.detail) == ("note", True)
 
 
 def test_damaged_weights_stop_the_rest(families, tmp_path):
