@@ -2,9 +2,10 @@
 
     python tests/benchmarks/family_bench.py [--threads 1] [--pairs 5] [--families mixtral,gpt_oss] [--only decode1,decode8,prefill512]
 
-A random model of 50 to 65 million parameters a family, as transformers makes and saves it. A pair is one run of ours and one of theirs,
+A random model of 63 to 66 million parameters a family, as transformers makes and saves it. A pair is one run of ours and one of theirs,
 one after the other, so that a busy machine slows both; the table gives the median of the pairs' ratios (above 1: ours is faster) and
-their range, in CPU seconds and in wall seconds. Decoding leaves out the first token, which is the prefill. Both must draw the same tokens.
+their range, in CPU seconds and in wall seconds. Decoding leaves out the first token, which is the prefill. Both must draw the
+same tokens, except where two of them are a near-tie.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
          "linear_num_heads": 8},
     ),
 }  # fmt: skip
+TIE = 1e-3  # between the logits of two tokens: where they are closer, rounding may choose (DESIGN.md, section 4)
 Run = Callable[[], tuple[Tick, torch.Tensor]]
 
 
@@ -97,7 +99,7 @@ def prefill(ours: OursWithStates, theirs: Any, length: int) -> dict[str, Run]:
         before = tick()
         logits = run()
         after = tick()
-        return (after[0] - before[0], after[1] - before[1]), logits.argmax(-1).flatten()
+        return (after[0] - before[0], after[1] - before[1]), torch.cat((ids, logits.argmax(-1).view(1, 1)), 1)
 
     return {
         "ours": lambda: timed(lambda: ours.forward(ids, 0, table, kv)),
@@ -105,13 +107,28 @@ def prefill(ours: OursWithStates, theirs: Any, length: int) -> dict[str, Run]:
     }
 
 
-def measured(runs: dict[str, Run], pairs: int) -> dict[str, Any]:
+@torch.inference_mode()
+def alike(theirs: Any, ours: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tokens [B, n] of both sides are the same up to a near-tie: where a row parts, transformers' logits of the two differ by less than
+    TIE. What follows is another text of the same length, and as much work."""
+    for row, against in zip(ours, other, strict=True):
+        parts = (row != against).nonzero()
+        if not len(parts):
+            continue
+        at = int(parts[0, 0])
+        logits = theirs(against[None, :at], logits_to_keep=1).logits[0, -1]
+        if abs(float(logits[row[at]] - logits[against[at]])) > TIE:
+            return False
+    return True
+
+
+def measured(theirs: Any, runs: dict[str, Run], pairs: int) -> dict[str, Any]:
     """Median, least and most of the pairs' ratios theirs / ours, after one pair that warms up. ValueError where answers differ."""
     for_cpu, for_wall = [], []
     for turn in range(pairs + 1):
         order = list(runs) if turn % 2 else list(runs)[::-1]
         done = {name: runs[name]() for name in order}
-        if not torch.equal(done["ours"][1], done["theirs"][1]):
+        if not turn and not alike(theirs, done["ours"][1], done["theirs"][1]):
             raise ValueError("the two do not answer alike")
         if turn:
             for_cpu.append(done["theirs"][0][0] / done["ours"][0][0])
@@ -141,7 +158,7 @@ def main() -> None:
                 else:
                     runs = prefill(ours, theirs, int(what.removeprefix("prefill")))
                 said = {"family": name, "millions": round(parameters / 1e6), "what": what, "threads": options.threads}
-                print(json.dumps({**said, **measured(runs, options.pairs)}), flush=True)
+                print(json.dumps({**said, **measured(theirs, runs, options.pairs)}), flush=True)
 
 
 if __name__ == "__main__":
