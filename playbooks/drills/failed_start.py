@@ -28,19 +28,6 @@ PROGRAM = "probes.fabric.starting"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1")
 
 
-def no_small_mount() -> str:
-    """Why no process here can have a small /dev/shm of its own; empty when one can."""
-    if shutil.which("unshare") is None:
-        return "unshare is missing: apt-get install util-linux"
-    tried = subprocess.run(with_shared_memory(1, ["true"]), capture_output=True, text=True)
-    return "" if tried.returncode == 0 else f"/dev/shm cannot be mounted: {tried.stderr.strip()}"
-
-
-def with_shared_memory(mib: int, argv: Sequence[str]) -> list[str]:
-    """The argv that runs `argv` with a /dev/shm of so many MiB, in a mount namespace that ends with it."""
-    return ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"', "sh", *argv]
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """Processes by name: argv after the interpreter (FOLDER stands for the folder of facts), and variables."""

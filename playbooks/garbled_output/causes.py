@@ -12,6 +12,7 @@ from playbooks.garbled_output import (
     expert_layout,
     expert_map,
     length_boundary,
+    norm,
     numeric_overflow,
     prefix_cache,
     quant_scale,
@@ -32,7 +33,7 @@ CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
     for module in (
         template, tokenizer_ids, double_bos, stop_set, sampling_defaults, weight_missing, weight_unread, tie_mismatch, quant_scale,
-        weight_corrupt, numeric_overflow, length_boundary, endpoint_answer, prefix_cache, rope, router,
-        capacity_drop, expert_layout, expert_map, shared_expert_reduce, attention, diverging_tap,
+        weight_corrupt, numeric_overflow, length_boundary, endpoint_answer, prefix_cache, norm, rope, router, capacity_drop,
+        expert_layout, expert_map, shared_expert_reduce, attention, diverging_tap,
     )
 )  # fmt: skip

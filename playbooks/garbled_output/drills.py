@@ -71,7 +71,8 @@ class GarbledDrill:
         return Capture(ids, model.take(), {"source": "another engine", "dtype": "float32"})
 
     def drill(self) -> Drill:
-        return Drill(self.id, self.expected, self.title, doses=self.doses, start=self.start)
+        unavailable = bases.UNAVAILABLE.get(self.base, lambda: "")
+        return Drill(self.id, self.expected, self.title, doses=self.doses, start=self.start, unavailable=unavailable)
 
 
 _ALL = (
@@ -82,6 +83,15 @@ _ALL = (
     GarbledDrill("garbled.well-shifted", HEALTHY, "The reference counted positions from another number", shift=7, doses=("",)),
     GarbledDrill("garbled.well-template", HEALTHY, "A template that is written otherwise", fault=faults.same_rendering, doses=("",)),
     GarbledDrill("garbled.well-resharded", HEALTHY, "One file, unused rows zeroed", fault=faults.resharded, doses=("",)),
+    GarbledDrill("garbled.well-mixtral", HEALTHY, "Experts in another order, the router with them", bases.mixtral,
+                 faults.renumbered_experts, doses=("",)),
+    GarbledDrill("garbled.well-gpt-oss", HEALTHY, "A gpt_oss as it is", bases.gpt_oss, doses=("",)),
+    GarbledDrill("garbled.well-gpt-oss-renumbered", HEALTHY, "Experts in another order, biases and router with them", bases.gpt_oss,
+                 faults.renumbered_experts, doses=("",)),
+    GarbledDrill("garbled.well-smollm2", HEALTHY, "The upcycled SmolLM2 as it is", bases.smollm2, doses=("",)),
+    GarbledDrill("garbled.well-smollm2-rerouted", HEALTHY, "Equal experts, chosen by another router", bases.smollm2, faults.other_router,
+                 doses=("",)),
+    GarbledDrill("garbled.well-faint", HEALTHY, "Small embeddings", bases.deepseek_faint, doses=("",)),
     GarbledDrill("garbled.other-template", "garbled.template", "The template is missing, or another's", fault=faults.template),
     GarbledDrill("garbled.twice-begun", "garbled.double-bos", "The first token is written more than once", fault=faults.double_bos),
     GarbledDrill("garbled.no-end", "garbled.stop-set", "The end of a turn is no end", fault=faults.stop_set),
@@ -90,8 +100,25 @@ _ALL = (
     GarbledDrill("garbled.lost", "garbled.weight-missing", "A tensor or a shard is gone", fault=faults.missing),
     GarbledDrill("garbled.zeroed", "garbled.weight-corrupt", "The end of a file of the right size is zeros", fault=faults.zero_tail),
     GarbledDrill("garbled.loud-expert", "garbled.weight-corrupt", "One expert is scaled", fault=faults.scaled_expert),
+    GarbledDrill("garbled.loud-expert-mixtral", "garbled.weight-corrupt", "One expert is scaled", bases.mixtral, faults.scaled_expert),
+    GarbledDrill("garbled.loud-expert-gpt-oss", "garbled.weight-corrupt", "One expert is scaled", bases.gpt_oss, faults.scaled_expert),
+    GarbledDrill("garbled.loud-expert-smollm2", "garbled.weight-corrupt", "One expert of thirty layers is scaled", bases.smollm2,
+                 faults.scaled_expert),
     GarbledDrill("garbled.exchanged", "garbled.expert-map", "Experts in each other's places", fault=faults.exchanged_experts),
     GarbledDrill("garbled.halves", "garbled.expert-layout", "Gate and up exchanged", fault=faults.swapped_halves),
+    GarbledDrill("garbled.exchanged-mixtral", "garbled.expert-map", "Experts in each other's places", bases.mixtral,
+                 faults.exchanged_experts),
+    GarbledDrill("garbled.halves-mixtral", "garbled.expert-layout", "w1 and w3 exchanged", bases.mixtral, faults.swapped_halves),
+    GarbledDrill("garbled.halves-gpt-oss", "garbled.expert-layout", "Gate and up apart, where they belong in turns", bases.gpt_oss,
+                 faults.halves_apart),
+    GarbledDrill("garbled.window", "garbled.attention", "A window that the model has not", bases.mixtral, faults.window),
+    GarbledDrill("garbled.windows", "garbled.attention", "Windows in the wrong layers", bases.gpt_oss, faults.windows_exchanged,
+                 doses=("",)),
+    GarbledDrill("garbled.epsilon", "garbled.norm", "Another epsilon of the norms, under small embeddings", bases.deepseek_faint,
+                 faults.norm_epsilon),
+    GarbledDrill("garbled.epsilon-unseen", "garbled.norm", "Another epsilon of the norms, under large ones", bases.qwen,
+                 faults.norm_epsilon),
+    GarbledDrill("garbled.base-gpt-oss", "garbled.rope", "Another base under yarn", bases.gpt_oss, faults.rope_base),
     GarbledDrill("garbled.base", "garbled.rope", "Another base of the positions", bases.deepseek, faults.rope_base),
     GarbledDrill("garbled.pairs", "garbled.rope", "Another layout of the pairs", bases.deepseek, faults.rope_layout, doses=("",)),
     GarbledDrill("garbled.softmax", "garbled.router", "Softmax for sigmoid", bases.deepseek, styles=("router-softmax",) * 2, doses=("",)),

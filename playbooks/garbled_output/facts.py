@@ -24,6 +24,7 @@ COVERAGE = "examined_coverage"  # experts that the probe reached
 CHUNKS = "examined_chunks"  # a prompt in chunks beside the prompt in one
 COMPARED = "examined_compared"  # two sides in whole: KL, agreement
 TAP = "examined_tap"  # one tap of the two sides
+NORMS = "examined_norms"  # what the norms of two sides leave of a faint row
 TRIAL = "examined_trial"  # what would make the first diverging tap right
 ANSWER = "examined_answer"  # an endpoint's answer, token by token, beside ours: where it parts from it, or is farthest
 LIVE = "examined_live"  # the run that is judged: whether its server could be asked

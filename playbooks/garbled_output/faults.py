@@ -90,9 +90,12 @@ def zero_tail(folder: Path, dose: Dose) -> None:
 
 def scaled_expert(folder: Path, dose: Dose) -> None:
     """One expert of one layer answers 3, or 50, times too much."""
-    layer, expert, factor = dose.seed % 4, (5 * dose.seed + 1) % 16, (3.0, 50.0)[dose.strength]
+    layers, experts = _sizes(folder)
+    layer, expert, factor = dose.seed % layers, (5 * dose.seed + 1) % experts, (3.0, 50.0)[dose.strength]
 
     def change(name: str, tensor: Tensor) -> Tensor | None:
+        if name.endswith(_numbered(layer, expert, "w2")):
+            return tensor * factor
         if not name.endswith(f"layers.{layer}.mlp.experts.down_proj"):
             return None
         return torch.cat((tensor[:expert], tensor[expert : expert + 1] * factor, tensor[expert + 1 :]))
@@ -102,24 +105,104 @@ def scaled_expert(folder: Path, dose: Dose) -> None:
 
 def exchanged_experts(folder: Path, dose: Dose) -> None:
     """Two experts, or four, stand in each other's places in one layer."""
-    layer = dose.seed % 4
-    order = list(range(16))
+    layers, experts = _sizes(folder)
+    order = list(range(experts))
     for pair in range(1 + dose.strength):
-        a, b = 2 * pair + dose.seed, 2 * pair + dose.seed + 7
+        a, b = (2 * pair + dose.seed) % experts, (2 * pair + dose.seed + 7) % experts
         order[a], order[b] = order[b], order[a]
-    edit_tensors(folder, lambda name, tensor: tensor[order] if f"layers.{layer}.mlp.experts." in name else None)
+    _reorder(folder, dose.seed % layers, order, router=False)
+
+
+def renumbered_experts(folder: Path, dose: Dose) -> None:
+    """The experts of all layers in another order, and the router's rows with them: another routing table, the same answers."""
+    layers, experts = _sizes(folder)
+    for layer in range(layers):
+        _reorder(folder, layer, [(i + 3 + dose.seed) % experts for i in range(experts)], router=True)
+
+
+def other_router(folder: Path, dose: Dose) -> None:
+    """Every token goes to other experts; where all are alike, no answer changes."""
+    edit_tensors(folder, lambda name, tensor: -tensor if name.endswith("gate.weight") else None)
 
 
 def swapped_halves(folder: Path, dose: Dose) -> None:
     """Gate and up of the experts of one layer, or of all, are exchanged."""
-    wanted = [dose.seed % 4] if dose.strength == 0 else list(range(4))
+    layers, _ = _sizes(folder)
+    wanted = [dose.seed % layers] if dose.strength == 0 else list(range(layers))
+    held = _held(folder)
 
     def change(name: str, tensor: Tensor) -> Tensor | None:
-        if not any(name.endswith(f"layers.{layer}.mlp.experts.gate_up_proj") for layer in wanted):
+        if not any(f"layers.{layer}." in name for layer in wanted):
             return None
-        return torch.cat(tensor.chunk(2, 1)[::-1], 1)
+        if name.endswith((".w1.weight", ".w3.weight")):
+            return held[name.replace(".w1.", ".w0.").replace(".w3.", ".w1.").replace(".w0.", ".w3.")]
+        return torch.cat(tensor.chunk(2, 1)[::-1], 1) if name.endswith("mlp.experts.gate_up_proj") else None
 
     edit_tensors(folder, change)
+
+
+def halves_apart(folder: Path, dose: Dose) -> None:
+    """gpt-oss keeps gate and up in turns; here, in one layer or in all, all gates stand before all ups, biases with them."""
+    layers, _ = _sizes(folder)
+    wanted = [dose.seed % layers] if dose.strength == 0 else list(range(layers))
+
+    def change(name: str, tensor: Tensor) -> Tensor | None:
+        if not any(f"layers.{layer}.mlp.experts.gate_up_proj" in name for layer in wanted):
+            return None
+        return torch.cat((tensor[..., ::2], tensor[..., 1::2]), -1)  # the last dimension is the output's
+
+    edit_tensors(folder, change)
+
+
+def window(folder: Path, dose: Dose) -> None:
+    """A window, says the config of a model that sees everything."""
+    edit_config(folder, sliding_window=(64, 24)[dose.strength])
+
+
+def windows_exchanged(folder: Path, dose: Dose) -> None:
+    """Layers with a window see everything, and the others have it."""
+    kinds = json.loads((folder / "config.json").read_text())["layer_types"]
+    other = {"sliding_attention": "full_attention", "full_attention": "sliding_attention"}
+    edit_config(folder, layer_types=[other[kind] for kind in kinds])
+
+
+def _sizes(folder: Path) -> tuple[int, int]:
+    """Layers and experts, as the config says."""
+    config = json.loads((folder / "config.json").read_text())
+    config = config.get("text_config", config)
+    return config["num_hidden_layers"], config.get("num_experts") or config["num_local_experts"]
+
+
+def _held(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+def _numbered(layer: int, expert: int, part: str = "") -> str:
+    """How Mixtral names what belongs to one expert."""
+    return f"layers.{layer}.block_sparse_moe.experts.{expert}.{part + '.weight' if part else ''}"
+
+
+def _reorder(folder: Path, layer: int, order: list[int], router: bool) -> None:
+    """In the place of expert i stands expert order[i]; with `router`, its rows likewise."""
+    held = _held(folder)
+
+    def change(name: str, tensor: Tensor) -> Tensor | None:
+        if f"layers.{layer}.mlp.experts." in name:
+            return tensor[order]
+        for place, expert in enumerate(order):
+            if _numbered(layer, place) in name:
+                return held[name.replace(_numbered(layer, place), _numbered(layer, expert))]
+        own = f"layers.{layer}.mlp.router.", f"layers.{layer}.block_sparse_moe.gate."
+        return tensor[order] if router and any(part in name for part in own) else None
+
+    edit_tensors(folder, change)
+
+
+def norm_epsilon(folder: Path, dose: Dose) -> None:
+    """Ten, or a hundred, times the 1e-6 of the bases."""
+    edit_config(folder, rms_norm_eps=(1e-5, 1e-4)[dose.strength])
 
 
 def rope_base(folder: Path, dose: Dose) -> None:

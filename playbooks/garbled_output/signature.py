@@ -13,7 +13,7 @@ from typing import Any
 from playbooks.case import Case
 from playbooks.document import Observed
 from playbooks.garbled_output.damage import found
-from playbooks.garbled_output.facts import CHUNKS, COMPARED, FINITE, SCALES, TRIAL, fact, facts
+from playbooks.garbled_output.facts import CHUNKS, COMPARED, FINITE, NORMS, SCALES, TRIAL, fact, facts
 from playbooks.garbled_output.length_boundary import of_chunks
 from playbooks.garbled_output.quant_scale import LARGEST
 
@@ -50,6 +50,8 @@ def _signature(case: Case) -> Signature | None:
     for whole in facts(case, COMPARED):
         if whole.get("first") is None or not whole["visible"]:
             continue
+        if any(whole["first"] in one["unlike"] for one in facts(case, NORMS) if one["with"] == whole["with"]):
+            return Signature("garbled.norm", told(whole))
         tried = [one for one in facts(case, TRIAL) if one["with"] == whole["with"]]
         return _judge(whole, tried)
     return None
@@ -121,9 +123,9 @@ def _router(part: str, trial: dict[str, Any], base: str, layer: int) -> Signatur
 
 
 def _routed(one: dict[str, dict[str, Any]], tried: list[dict[str, Any]], base: str, layer: int) -> Signature:
-    for name in ("halves exchanged", "halves interleaved"):
-        if one.get(name, {}).get("relative", 1.0) < FITS:
-            error = one[name]["relative"]
+    for name, tried_order in one.items():
+        if name.startswith("halves") and tried_order["relative"] < FITS:
+            error = tried_order["relative"]
             return Signature(
                 "garbled.expert-layout", f"{base}; with {name} it is right to {error:.1e}", error, FITS, "relative L2", 0.97, layer
             )

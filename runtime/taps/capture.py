@@ -17,15 +17,17 @@ from traces.errors import UsageError
 SCHEMA = "workbench.taps.v1"
 LIMIT = 64 << 30  # bytes of a file that is read; a longer one was not written for a short prompt
 IDS = "ids"
-FIRST, LAST = ("embed",), ("norm", "logits")
+FIRST, LAST = ("embed",), ("norm", "norm.faint", "logits")
 OF_LAYER = (
     "attention_norm",  # what attention sees, [T, H]
+    "attention_norm.faint",  # what is left of a faint row behind this norm, [T, 1] float32 (faint.py)
     "key_before_rope",  # [T, kv_heads * D], after the key norm where there is one; layers with full keys only
     "key",  # as the cache holds them, [T, kv_heads * D]
     "value",
     "latent",  # of latent attention, as the cache holds it, [T, kv_rank + rope_dim]
     "attention",  # after the output projection, without the residual, [T, H]
     "ffn_norm",  # what experts and router see
+    "ffn_norm.faint",
     "router.logits",  # [T, E]
     "router.experts",  # [T, k] int64, ascending
     "router.weights",  # [T, k], in the order of router.experts

@@ -10,12 +10,13 @@ within the same run of taps; what attention spreads of them to others is judged 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from runtime.taps.capture import Capture, in_order
+from runtime.taps.faint import is_faint
 from traces.errors import UsageError
 
 FLOAT32_LIMIT, HALF_LIMIT = 1e-3, 0.05
@@ -41,7 +42,7 @@ class TapDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`taps` in the order of execution. KL(reference | observed) in nats a token; None where one side has no logits."""
+    """`taps` in the order of execution, `faint` likewise. KL(reference | observed) in nats a token; None where one side has no logits."""
 
     taps: list[TapDifference]
     missing: list[str]  # taps that one side lacks
@@ -51,6 +52,7 @@ class Comparison:
     top1: float | None
     changed: list[int]  # positions whose most likely next token differs
     flipped: list[int]  # positions left out behind a near-tie of the router
+    faint: list[TapDifference] = field(default_factory=list)  # of norms given a faint row; part of no answer to this prompt
 
     @property
     def first(self) -> TapDifference | None:
@@ -74,14 +76,18 @@ def compare(reference: Capture, observed: Capture, limit: float | None = None) -
     shared = in_order(reference.taps.keys() & observed.taps.keys())
     if not shared:
         raise UsageError("the two sides have no tap in common", "record both again")
+    apart = [name for name in shared if is_faint(name)]
+    shared = [name for name in shared if not is_faint(name)]
     judge = _Judge(limit, torch.zeros(len(reference.ids), dtype=torch.bool))
     differences = [judge.difference(name, reference.taps[name], observed.taps[name]) for name in shared]
     kl = late = top1 = None
     changed: list[int] = []
     if "logits" in shared and reference.taps["logits"].shape == observed.taps["logits"].shape:
         kl, late, top1, changed = answers(reference.taps["logits"], observed.taps["logits"])
-    missing = in_order(reference.taps.keys() ^ observed.taps.keys())
-    return Comparison(differences, missing, limit, kl, late, top1, changed, judge.flipped.nonzero().flatten().tolist())
+    missing = [name for name in in_order(reference.taps.keys() ^ observed.taps.keys()) if not is_faint(name)]
+    whole = _Judge(limit, torch.zeros(len(reference.ids), dtype=torch.bool))  # a near-tie is no matter of theirs
+    faint = [whole.difference(name, reference.taps[name], observed.taps[name]) for name in apart]
+    return Comparison(differences, missing, limit, kl, late, top1, changed, judge.flipped.nonzero().flatten().tolist(), faint)
 
 
 def limit_for(*captures: Capture) -> float:

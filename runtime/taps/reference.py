@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.taps.capture import Capture, by_expert
+from runtime.taps.faint import OF_NORM, faint_gain
 from traces.errors import UsageError
 
 
@@ -75,7 +76,7 @@ def _outer_hooks(model: Any, layers: nn.ModuleList, taps: dict[str, Tensor]) -> 
     decoder = next(module for module in model.modules() if any(child is layers for child in module.children()))
     hooks = [model.get_input_embeddings().register_forward_hook(_keep(taps, "embed"))]
     if isinstance(getattr(decoder, "norm", None), nn.Module):
-        hooks.append(decoder.norm.register_forward_hook(_keep(taps, "norm")))
+        hooks += _norm_hooks(decoder.norm, "norm", taps)
     return hooks
 
 
@@ -84,7 +85,7 @@ def _layer_hooks(layer: nn.Module, at: str, taps: dict[str, Tensor]) -> list[Any
     hooks = [layer.register_forward_hook(_keep(taps, at + "output"))]
     for name, tap in (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm")):
         if name in children:
-            hooks.append(children[name].register_forward_hook(_keep(taps, at + tap)))
+            hooks += _norm_hooks(children[name], at + tap, taps)
     for name in ("self_attn", "linear_attn", "attention"):
         if name in children:
             hooks.append(children[name].register_forward_hook(_keep(taps, at + "attention")))
@@ -97,6 +98,13 @@ def _layer_hooks(layer: nn.Module, at: str, taps: dict[str, Tensor]) -> list[Any
             hooks.append(children[name].register_forward_hook(_keep(taps, at + "ffn")))
             hooks += _mixture_hooks(children[name], at, taps)
     return hooks
+
+
+def _norm_hooks(norm: nn.Module, name: str, taps: dict[str, Tensor]) -> list[Any]:
+    def faint(module: nn.Module, inputs: Any, output: Any) -> None:
+        taps[name + OF_NORM] = faint_gain(module.forward, output.detach().flatten(0, -2)).clone()  # forward: no hook is called again
+
+    return [norm.register_forward_hook(_keep(taps, name)), norm.register_forward_hook(faint)]
 
 
 def _mixture_hooks(mixture: nn.Module, at: str, taps: dict[str, Tensor]) -> list[Any]:

@@ -21,21 +21,22 @@ from runtime.layers.residual import Streams
 from runtime.local import LocalSequence
 from runtime.model import MoeModel
 from runtime.taps.capture import Capture, by_expert
+from runtime.taps.faint import OF_NORM, faint_gain
 from runtime.weights import LayerWeights
 
 
 class _HeardNorm(RmsNorm):
-    """The same norm; what it returns is also told."""
+    """The same norm; what it returns is also told, and what it leaves of a faint row."""
 
     __slots__ = ("_inner", "_tell")
 
-    def __init__(self, inner: RmsNorm, tell: Callable[[Tensor], None]) -> None:
+    def __init__(self, inner: RmsNorm, tell: Callable[[Tensor, Tensor], None]) -> None:
         self.weight = inner.weight
         self._inner, self._tell = inner, tell
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self._inner(x)
-        self._tell(out)
+        self._tell(out, faint_gain(self._inner, x))
         return out
 
 
@@ -77,14 +78,19 @@ class TappedModel(MoeModel):
     ) -> Tensor:  # fmt: skip
         at = f"layers.{i}."
 
-        def before(seen: Tensor) -> None:
+        def before(seen: Tensor, gain: Tensor) -> None:
             self._tap(at + "attention_norm", seen)
+            self._tap(at + "attention_norm" + OF_NORM, gain)
             self._key_before_rope(i, weights.attention, seen)
+
+        def between(seen: Tensor, gain: Tensor) -> None:
+            self._tap(at + "ffn_norm", seen)
+            self._tap(at + "ffn_norm" + OF_NORM, gain)
 
         heard = replace(
             weights,
             attention_norm=_HeardNorm(weights.attention_norm, before),
-            ffn_norm=_HeardNorm(weights.ffn_norm, lambda seen: self._tap(at + "ffn_norm", seen)),
+            ffn_norm=_HeardNorm(weights.ffn_norm, between),
         )
         output = super()._layer(i, heard, hidden, streams, inputs, step, times)
         self._cached(i, inputs)
@@ -146,6 +152,7 @@ class TappedModel(MoeModel):
     def _logits(self, last: Tensor, step: StepContext) -> Tensor:
         assert self.weights.norm is not None
         self._tap("norm", self.weights.norm(last))
+        self._tap("norm" + OF_NORM, faint_gain(self.weights.norm, last))
         logits = super()._logits(last, step)
         self._tap("logits", logits)
         return logits

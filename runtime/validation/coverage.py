@@ -12,6 +12,7 @@ from runtime.layers.moe import Mixture
 from runtime.load_window import ExpertCounter
 from runtime.local import LocalSequence
 from runtime.model import MoeModel
+from runtime.taps.capture import Capture
 from runtime.validation.document import Check
 from runtime.validation.subject import Subject, probe_ids
 
@@ -58,6 +59,16 @@ def covering_ids(model: MoeModel, ids: list[int], vocab: int | None = None) -> l
         if not left:
             break
     return best
+
+
+def unreached(model: MoeModel, capture: Capture) -> dict[int, list[int]]:
+    """MoE layer -> its experts that no token of the capture chose; layers without one are left out."""
+    every, found = set(range(model.arch.moe.experts)) if model.moe_layers else set(), {}
+    for layer in model.moe_layers:
+        left = every.difference(capture.taps[f"layers.{layer}.router.experts"].flatten().tolist())
+        if left:
+            found[layer] = sorted(left)
+    return found
 
 
 def _lengthened(model: MoeModel, ids: list[int], vocab: int, seed: int) -> tuple[list[int], int]:

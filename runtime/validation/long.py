@@ -1,4 +1,4 @@
-"""Tier 4: long answers. Around every boundary a prompt is cut in several ways, and at the far end of the positions."""
+"""Tier 4: long answers. Around every boundary a prompt is cut in several ways, at the far end of the positions, and over a long text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from runtime.layers.delta_rule import CHUNK
 from runtime.local import BLOCK
 from runtime.validation.document import Check
 from runtime.validation.positions import examine_positions
+from runtime.validation.recall import examine_recall
 from runtime.validation.subject import Subject, probe_ids
 
 STEP = 64  # tokens: a chunk of a prompt that is prefilled in several steps
@@ -45,6 +46,4 @@ def examine_long(subject: Subject) -> list[Check]:
         checks.append(
             subject.equal_in_steps(f"{what} {at}: token by token", ids[: at + AROUND], [before, *[1] * (2 * AROUND)], scattered=True)
         )
-    checks += examine_positions(subject)
-    why = "an unknown model promises no recall; ask it through `workbench traffic`"
-    return [*checks, Check("needle recall", "skipped", why)]
+    return [*checks, *examine_positions(subject), examine_recall(subject)]

