@@ -149,8 +149,8 @@ class Scheduler:
                 step.grant(sequence, 1)
 
     def _prefill(self, step: _Step, long: bool, most: int) -> None:
-        """Grants at most `most` tokens to prompts under way."""
-        for sequence in self.running:
+        """Grants at most `most` tokens to prompts under way, in order; in every other step to those with pictures first."""
+        for sequence in sorted(self.running, key=lambda s: not s.marks) if long and self._encodes else self.running:
             if most and sequence.long == long and not sequence.decoding:
                 most -= step.grant(sequence, min(most, sequence.remaining - step.length(sequence)))
 
@@ -183,9 +183,14 @@ class Scheduler:
                 passed.passed += 1
 
     def _room_to_encode(self, patches: int, more: int, step: _Step) -> bool:
-        """Whether `more` patches fit beside `patches` of the same step, and a token of theirs into what long prompts have left of it."""
+        """Whether `more` patches fit beside `patches` of the same step, and tokens of theirs into what long prompts have left of it.
+
+        Where a long prompt took all that, one picture goes on beside it.
+        """
         assert self.max_patches is not None
-        return (not patches or patches + more <= self.max_patches) and (self.long is None or step.for_long > 0)
+        if patches and patches + more > self.max_patches:
+            return False
+        return self.long is None or step.for_long > 0 or not any(s.marks and not s.decoding for s in self.running)
 
     def _start(self, sequence: Sequence, plan: Plan, step: _Step) -> None:
         self.waiting.remove(sequence)

@@ -217,6 +217,14 @@ def test_pictures_get_on_while_text_keeps_coming() -> None:
     assert encodings(load)[:20] == [1, 0] * 10
 
 
+def test_a_picture_does_not_wait_for_a_long_prompt_to_end() -> None:
+    scheduler = Scheduler(BlockAllocator(600), BLOCK, 16, 16, 48, long=LongPrompts(above=64, tokens=8))
+    load = Load(scheduler, [(0, make_sequence(1, 1000, 1)), (3, make_sequence(2, 12, 1, patches=48))])
+    load.run()
+    assert [s.id for s in load.finished] == [2, 1]
+    assert [step for step, plan in enumerate(load.plans) if any(c.sequence.id == 2 for c in plan.chunks)][-1] <= 8
+
+
 def test_without_text_every_step_encodes() -> None:
     load, _ = burst(max_patches=48, text_every=30)
     assert sum(encodings(load)[:11]) == 10
