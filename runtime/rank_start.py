@@ -111,7 +111,7 @@ def _engine(config: ServeConfig, model: MoeModel, kv: KVCache, recorder: Recordi
     mesh, arch = model.mesh, model.arch
     scheduler = Scheduler(
         kv.allocator, kv.block_size, config.max_tokens_per_step, config.max_sequences,
-        max_patches=config.image_patches_per_step,
+        max_patches=config.image_patches_per_step or None,
         long=LongPrompts(config.long_above, config.long_budget),
         prefix_cache=config.reuses(arch),
     )  # fmt: skip

@@ -5,6 +5,10 @@ enough comes before all that are submitted after. One step computes at most `max
 first (one token each), then long prompts under way, which share a budget of their own, then the other prompts under way, then waiting
 sequences; what is left over goes to the long prompts.
 
+Prompts whose pictures must be encoded count as long, however short they are: text behind them is admitted. They are bounded by patches a
+step besides, and while text waits only every other step encodes, the same one on all ranks: a first token waits for one encoding, not for
+all that stand in front.
+
 A waiting sequence first takes the blocks that hold the beginning of its tokens already (the prefix cache), waits while another computes
 the next of them, and is admitted when blocks for the rest are available. When a running one needs a block and none is available, the last
 in the order is preempted: its blocks are returned, and it is computed again later. The first in the order is never preempted for another,
@@ -76,20 +80,21 @@ class Scheduler:
     """Belongs to the step loop of its rank. Decides by what it was given alone, so that equal histories give equal plans."""
 
     def __init__(
-        self, allocator: BlockAllocator, block_size: int, max_tokens: int, max_sequences: int, max_patches: int = 4096, *,
+        self, allocator: BlockAllocator, block_size: int, max_tokens: int, max_sequences: int, max_patches: int | None = 4096, *,
         long: LongPrompts | None = None, prefix_cache: bool = False,
     ) -> None:  # fmt: skip
         self.allocator = allocator
         self.block_size = block_size
         self.max_tokens = max_tokens
         self.max_sequences = max_sequences
-        self.max_patches = max_patches  # image patches encoded in one step; one image always fits
+        self.max_patches = max_patches  # encoded in one step, one image always fits; None: pictures are like any other tokens
         self.long = long  # None: a long prompt is like any other
         self.prefix_cache = prefix_cache
         self.running: list[Sequence] = []  # in order, as those that wait
         self.waiting: list[Sequence] = []
         self._slots = list(range(max_sequences - 1, -1, -1))  # free places for recurrent states
         self._arrivals = 0
+        self._encodes = False  # turns with every plan, and ranks plan together
 
     def submit(self, sequence: Sequence) -> None:
         self._arrivals += 1
@@ -114,6 +119,7 @@ class Scheduler:
         """The next step. Blocks for its tokens are taken; the caller then computes it and calls `advance`."""
         plan = Plan()
         step = _Step(self.max_tokens)
+        self._encodes = not self._encodes
         self._decode(plan, step)
         if self.long is not None:  # at most half of what the decodes leave: others must get on too
             step.for_long = min(self.long.tokens, (step.budget + 1) // 2)
@@ -143,13 +149,14 @@ class Scheduler:
                 step.grant(sequence, 1)
 
     def _prefill(self, step: _Step, long: bool, most: int) -> None:
-        """Grants at most `most` tokens to prompts under way."""
-        for sequence in self.running:
+        """Grants at most `most` tokens to prompts under way, in order; in every other step to those with pictures first."""
+        for sequence in sorted(self.running, key=lambda s: not s.marks) if long and self._encodes else self.running:
             if most and sequence.long == long and not sequence.decoding:
                 most -= step.grant(sequence, min(most, sequence.remaining - step.length(sequence)))
 
     def _admit(self, plan: Plan, step: _Step) -> None:
         patches = 0
+        encodes = self._encodes or all(sequence.marks for sequence in self.waiting)  # no text waits
         passed: Sequence | None = None  # a long prompt that waits, while shorter ones behind it are admitted
         for sequence in list(self.waiting):
             if not step.budget or len(self.running) >= self.max_sequences:
@@ -158,10 +165,10 @@ class Scheduler:
             if self._coming(sequence, found):
                 sequence.held += 1
                 continue  # it would compute what is being computed, and finds it in the cache a step later
-            more = sequence.patches_after(len(found) * self.block_size)
-            if patches and patches + more > self.max_patches:
+            more = sequence.patches_after(len(found) * self.block_size) if self.max_patches is not None else 0
+            if more and not (encodes and self._room_to_encode(patches, more, step)):
                 continue  # image work waits for its own budget and does not hold up text behind it
-            sequence.long = self._is_long(sequence, found)
+            sequence.long = self.long is not None and (more > 0 or self._is_long(sequence, found))
             if sequence.long and (passed is not None or self._too_long_together(sequence)):
                 passed = passed or sequence
                 continue
@@ -174,6 +181,16 @@ class Scheduler:
             patches += more
             if passed is not None:
                 passed.passed += 1
+
+    def _room_to_encode(self, patches: int, more: int, step: _Step) -> bool:
+        """Whether `more` patches fit beside `patches` of the same step, and tokens of theirs into what long prompts have left of it.
+
+        Where a long prompt took all that, one picture goes on beside it.
+        """
+        assert self.max_patches is not None
+        if patches and patches + more > self.max_patches:
+            return False
+        return self.long is None or step.for_long > 0 or not any(s.marks and not s.decoding for s in self.running)
 
     def _start(self, sequence: Sequence, plan: Plan, step: _Step) -> None:
         self.waiting.remove(sequence)

@@ -59,7 +59,7 @@ class Sequence:
     salt: str = ""
     publishes: bool = True  # its full blocks are offered to others
     found: int = 0  # tokens that the prefix cache had when it was last admitted
-    long: bool = False  # it shares the budget of long prompts
+    long: bool = False  # it shares the budget of long prompts: it is long, or had pictures to encode
     held: int = 0  # steps in which it waited for a block that another sequence was computing
     passed: int = 0  # sequences that were admitted before it although it stood in front
     slot: int = -1  # of its recurrent state while it runs; -1: it waits

@@ -62,7 +62,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_image_bytes: int = 20 << 20  # of one image as it is sent, after base64
     max_image_pixels: int = 64_000_000  # width x height; a larger one is refused before it is decoded
     max_images: int = 16  # in one request
-    image_patches_per_step: int = 4096  # that a rank encodes in one step; one picture always fits, others wait and text goes on
+    image_patches_per_step: int = 4096  # that a rank encodes in one step, one picture always fits; 0: pictures stand in line with text
     image_workers: int = 1  # threads that decode and resize images, apart from the event loop
     request_timeout: float | None = None  # seconds from a request's first byte to its last; default: as long as it takes
     drain_seconds: float = 5.0  # how long a stop waits for requests in flight
@@ -100,12 +100,11 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def checked(self) -> ServeConfig:
         """Itself, or UsageError naming the setting."""
         _at_least_one(self, "max_tokens_per_step", "max_sequences", "max_queue", "block_size", "max_image_bytes")
-        _at_least_one(self, "max_image_pixels", "image_patches_per_step", "image_workers", "most_micro_batches")
+        _at_least_one(self, "max_image_pixels", "image_workers", "most_micro_batches")
         for name in ("long_prompt", "long_tokens_per_step"):
             if getattr(self, name) is not None:
                 _at_least_one(self, name)
-        if self.redundant_experts < 0:
-            raise UsageError(f"{self.redundant_experts} redundant experts", "0 gives every expert one slot")
+        _not_negative(self, redundant_experts="0 gives every expert one slot", image_patches_per_step="0 takes the limit away")
         if self.expert_bytes is not None and self.redundant_experts:
             raise UsageError(
                 "--expert-memory and --redundant-experts do not work together",
@@ -144,6 +143,12 @@ def _at_least_one(config: ServeConfig, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise UsageError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+def _not_negative(config: ServeConfig, **hints: str) -> None:
+    for name, hint in hints.items():
+        if getattr(config, name) < 0:
+            raise UsageError(f"{name} must not be negative, not {getattr(config, name)}", hint)
 
 
 def read_config(path: str | os.PathLike[str], **flags: Any) -> ServeConfig:

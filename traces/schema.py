@@ -83,7 +83,7 @@ STEP = _table(4, "step", "One engine step (micro-batch) on one rank. Written for
     requests        str[] trace_ids in the batch
     cached_tokens   i32?  tokens of admitted sequences that the prefix cache had: not computed, not in prefill_tokens
     kv_kept         i32?  KV blocks of no sequence whose content is kept for later prompts (not in kv_used)
-    long_tokens     i32?  part of prefill_tokens: of long prompts, which have a budget of their own
+    long_tokens     i32?  part of prefill_tokens: of long prompts and prompts with pictures to encode, which share a budget of their own
 """)
 
 LAYER = _table(5, "layer", "One layer of a detailed step on one rank. Segments are contiguous: each starts where the one before ends.", """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from playbooks.drills import shared_memory
 from playbooks.drills.undisturbed import undisturbed
 from probes.fabric.launch import free_port, rank_environment
 from probes.foreign.log_rows import run_of_logs
@@ -62,7 +62,7 @@ def produce(start: Start, root: Path) -> Run:
             for label, (argv, environment) in start.processes.items():
                 command = [sys.executable, *(name if word == FOLDER else word for word in argv)]
                 if start.shared_mib is not None:
-                    command = with_shared_memory(start.shared_mib, command)
+                    command = [*shared_memory.command(start.shared_mib << 20), *command]
                 with (folder / f"{label}.log").open("wb") as log:
                     variables = {**environment, PARENT: str(os.getpid())}
                     running.append(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from playbooks.cross_node.drills import FABRICS, TEST, FabricDrill
-from playbooks.drills import failed_start
+from playbooks.drills import failed_start, shared_memory
 from playbooks.drills.drill import HEALTHY, Dose, Drill, Truth, rank_of
 from playbooks.drills.hosts import Hosts, unavailable
 from playbooks.drills.hung import Job, produce
@@ -135,7 +135,7 @@ DRILLS = (
         "a start with a /dev/shm that is smaller than what it asks for",
         doses=("killed by a bus error", "refused by torch"),
         start=_little_shared_memory,
-        unavailable=failed_start.no_small_mount,
+        unavailable=shared_memory.unavailable,
     ),
     Drill(
         "never-meet",

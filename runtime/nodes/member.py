@@ -85,7 +85,7 @@ class _Membership:
         assert self.config.head is not None
         host, port = resolve(self.config.head, JOIN_PORT)
         until = time.monotonic() + CONNECT_SECONDS
-        _say(f"node {self.config.node_rank}: looking for the head at {host}:{port}")
+        _say(f"node {self.config.node_rank}: looking for the head at {host}:{port}, for {CONNECT_SECONDS:.0f} s at most")
         while True:
             opening = asyncio.ensure_future(asyncio.open_connection(host, port))
             if await self._stopped_before(opening):

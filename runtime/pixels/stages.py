@@ -38,10 +38,15 @@ def prepare(image: Image.Image, recipe: Recipe, tap: Tap | None = None) -> tuple
 
 
 def resized(flat: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
-    """[rows, columns, 3], stretched with the recipe's filter, which in PIL always widens with the reduction (antialias)."""
+    """[rows, columns, 3], stretched with the recipe's filter, which in PIL always widens with the reduction (antialias).
+
+    Always to the new width first and then to the new height, as torch does: bytes are rounded and clipped in between, so that the order
+    shows. Left to itself Pillow from 13 on begins with the height where it shrinks more (python-pillow pull request 9549).
+    """
     rows, columns = resized_size(flat.height, flat.width, recipe)
-    if (flat.height, flat.width) != (rows, columns):
-        flat = flat.resize((columns, rows), Image.Resampling(recipe.resample))
+    for size in ((columns, flat.height), (columns, rows)):
+        if flat.size != size:
+            flat = flat.resize(size, Image.Resampling(recipe.resample))
     return np.asarray(flat)
 
 

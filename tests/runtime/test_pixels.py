@@ -7,9 +7,12 @@ import io
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from PIL import Image, ImageOps
 
 from runtime.images import BadImage, Grid, ImageSettings, preprocess
@@ -34,13 +37,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
 MODULES = {"qwen3_vl": "qwen2_vl"}
 
 
+def width_first(image: Image.Image, size: tuple[int, int], resample: int | None = None, **rest: Any) -> Image.Image:
+    """What `Image.resize` is before Pillow 13: the width, then the height. Pillow 13 turns it round where the height shrinks more."""
+    for step in ((size[0], image.height), size):
+        if image.size != step:
+            image = PILLOW_RESIZE(image, step, resample, **rest)
+    return image
+
+
+PILLOW_RESIZE = Image.Image.resize
+
+
 def reference(name: str, images: list[Image.Image]) -> tuple[Any, Any]:
-    """pixel_values and image_grid_thw (None where the family has none) of transformers."""
+    """pixel_values and image_grid_thw (None where the family has none) of transformers, whichever Pillow there is."""
     config = dict(CONFIGS[name])
     kind = config.pop("image_processor_type").removesuffix("Fast") + "Pil"
     module = MODULES.get(name, name)
     made = getattr(importlib.import_module(f"transformers.models.{module}.image_processing_pil_{module}"), kind)(**config)
-    out = made(images=[ImageOps.exif_transpose(image) for image in images], return_tensors="np")
+    with patch.object(Image.Image, "resize", width_first):
+        out = made(images=[ImageOps.exif_transpose(image) for image in images], return_tensors="np")
     return out["pixel_values"], out.get("image_grid_thw")
 
 
@@ -171,15 +186,60 @@ KIMI = {"image_processor_type": "KimiK25VisionProcessor", "media_proc_cfg": {
 }}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("size", "stretched", "padded"),
-    # By hand from the published recipe: at most 65536 patches of 14 pixels, 512 a side, never enlarged, padded to 28.
-    [((600, 900), (600, 900), (616, 924)), ((1, 1), (1, 1), (28, 28)), ((10000, 100), (7168, 71), (7168, 84))],
-)
-def test_kimi_never_enlarges_and_pads(size: tuple[int, int], stretched: tuple[int, int], padded: tuple[int, int]) -> None:
-    recipe = ImageSettings.of(KIMI)
-    assert (recipe.patch, recipe.merge, recipe.max_patches) == (14, 2, 65536)
+# (most patches, picture, stretched, padded), heights first: what transformers' navit_resize answered where torchvision could be imported.
+NAVIT = [
+    (200, (600, 900), (163, 245), (168, 252)), (200, (1, 1), (1, 1), (28, 28)), (200, (10000, 100), (2000, 20), (2016, 28)),
+    (200, (13, 4000), (10, 3350), (28, 3360)), (200, (4032, 3024), (228, 171), (252, 196)), (200, (20000, 1), (7168, 1), (7168, 28)),
+    (16384, (600, 900), (600, 900), (616, 924)), (16384, (10000, 100), (7168, 71), (7168, 84)), (16384, (7169, 29), (7168, 28), (7168, 28)),
+    (16384, (4032, 3024), (2069, 1551), (2072, 1568)), (65536, (100, 10000), (71, 7168), (84, 7168)),
+    (65536, (4032, 3024), (4032, 3024), (4032, 3024)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("most", "size", "stretched", "padded"), NAVIT)
+def test_kimi_never_enlarges_and_pads(most: int, size: tuple[int, int], stretched: tuple[int, int], padded: tuple[int, int]) -> None:
+    recipe = ImageSettings.of({**KIMI, "media_proc_cfg": {**KIMI["media_proc_cfg"], "in_patch_limit": most}})
+    assert (recipe.patch, recipe.merge, recipe.max_patches) == (14, 2, most)
     assert resized_size(*size, recipe) == stretched and final_size(*size, recipe) == padded
+
+
+def kimi_reference(image: Image.Image, most: int) -> Any:
+    """[P, 3, 14, 14] as transformers' Kimi_K25ImageProcessor computes it, which needs torchvision.
+
+    Its resize of bytes is this call of torch's and its pad this one: measured with torchvision 0.28, every value equal. Sizes are checked
+    above.
+    """
+    from transformers.image_transforms import convert_to_rgb
+
+    recipe = ImageSettings.of({"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": most})
+    bytes_ = torch.from_numpy(convert_to_rgb(ImageOps.exif_transpose(image), return_numpy=True)).permute(2, 0, 1)[None]
+    size, padded = (function(*bytes_.shape[2:], recipe) for function in (resized_size, final_size))
+    if bytes_.shape[2:] != size:
+        bytes_ = F.interpolate(bytes_, size, mode="bicubic", antialias=True)
+    bytes_ = F.pad(bytes_, (0, padded[1] - size[1], 0, padded[0] - size[0]))
+    plain = (bytes_.float() - 127.5) / 127.5
+    return plain.unfold(2, 14, 14).unfold(3, 14, 14)[0].permute(1, 2, 0, 3, 4).flatten(0, 1).numpy()
+
+
+TALL = {
+    "tall": lambda: photo(100, 10000), "wide": lambda: photo(10000, 100),
+    "tall jpeg": lambda: saved(photo(247, 331), "JPEG"), "png grey alpha": lambda: saved(with_alpha(photo(331, 247)).convert("LA"), "PNG"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*FORMATS, *TALL])
+def test_kimi_is_within_a_level_of_torch(form: str) -> None:
+    image, recipe = {**FORMATS, **TALL}[form](), {"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": 200}
+    tensor, _ = preprocess(image, ImageSettings.of(recipe))
+    apart = np.abs(tensor - kimi_reference(image, 200)) * 127.5
+    # A level for each of two passes where all is black or white; else one, and rarely: libraries differ in how they round weights.
+    assert apart.max() <= (2.01 if form == "png bilevel" else 1.01) and (apart > 0.01).mean() < 0.01
+
+
+def test_kimi_leaves_a_picture_that_fits_as_it_is() -> None:
+    image = FORMATS["jpeg exif 6"]()
+    tensor, _ = preprocess(image, ImageSettings.of({"image_processor_type": "Kimi_K25ImageProcessor"}))
+    assert np.abs(tensor - kimi_reference(image, 16384)).max() * 127.5 < 0.01
 
 
 def test_kimi_pads_with_black_at_the_right_and_the_bottom_and_reads_patches_in_reading_order() -> None:

@@ -89,6 +89,7 @@ class Load:
 
 LONG = LongPrompts(above=20, tokens=6)
 FEATURES = st.tuples(st.booleans(), st.sampled_from([None, LONG]))  # prefix cache, budget of long prompts
+PATCHES = st.sampled_from([None, 25])  # budget of pictures
 Request = tuple[int, int, int, int]  # step of arrival, prompt, answer, image patches
 REQUESTS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(1, 40), st.integers(1, 24), st.sampled_from([0, 0, 3, 20])), min_size=1, max_size=14
@@ -96,13 +97,13 @@ REQUESTS = st.lists(
 
 
 @settings(max_examples=120, deadline=None)
-@given(REQUESTS, st.integers(17, 60), st.integers(4, 40), st.integers(1, 4), FEATURES)
+@given(REQUESTS, st.integers(17, 60), st.integers(4, 40), st.integers(1, 4), FEATURES, PATCHES)
 def test_every_load_ends_within_budget_and_without_leaks(
-    requests: list[Request], blocks: int, budget: int, most: int, features: tuple[bool, LongPrompts | None]
+    requests: list[Request], blocks: int, budget: int, most: int, features: tuple[bool, LongPrompts | None], patches: int | None
 ) -> None:
     cache, long = features
-    scheduler = Scheduler(BlockAllocator(blocks), BLOCK, budget, most, max_patches=25, prefix_cache=cache, long=long)
-    pending = [(arrival, make_sequence(i, prompt, answer, patches)) for i, (arrival, prompt, answer, patches) in enumerate(requests)]
+    scheduler = Scheduler(BlockAllocator(blocks), BLOCK, budget, most, max_patches=patches, prefix_cache=cache, long=long)
+    pending = [(arrival, make_sequence(i, prompt, answer, image)) for i, (arrival, prompt, answer, image) in enumerate(requests)]
     load = Load(scheduler, pending)
     load.run()
     assert len(load.finished) == len(requests)
@@ -184,6 +185,49 @@ def test_one_image_above_the_budget_is_still_admitted() -> None:
     scheduler = Scheduler(BlockAllocator(64), BLOCK, 64, 8, max_patches=30)
     scheduler.submit(make_sequence(1, 6, 4, 100))
     assert [s.id for s in scheduler.schedule().admitted] == [1]
+
+
+def burst(max_patches: int | None, text_every: int = 1) -> tuple[Load, list[int]]:
+    """Ten pictures of 12 tokens at once, and a text of 4 every so many steps. The load, and how many steps every text took to its end."""
+    scheduler = Scheduler(BlockAllocator(200), BLOCK, 16, 16, max_patches, long=LongPrompts(above=64, tokens=8))
+    pictures = [(0, make_sequence(number, 12, 1, patches=48)) for number in range(10)]
+    texts = [(step, make_sequence(100 + step, 4, 1, submitted=1)) for step in range(0, 30, text_every)]
+    load = Load(scheduler, pictures + texts)
+    load.run()
+    last = {c.sequence.id: step for step, plan in enumerate(load.plans) for c in plan.chunks}
+    return load, [last[100 + step] - step for step in range(0, 30, text_every)]
+
+
+def encodings(load: Load) -> list[int]:
+    """Sequences admitted with pictures, step by step."""
+    return [sum(s.id < 100 for s in plan.admitted) for plan in load.plans]
+
+
+def test_text_waits_for_no_picture_in_front_of_it() -> None:
+    load, waits = burst(max_patches=48)
+    assert max(waits) == 0, "every text is computed in the step after it came"
+    in_line, longer = burst(max_patches=None)
+    assert max(longer) >= 5, "without a budget it stands in line"
+    assert len(load.finished) == len(in_line.finished) == 40
+
+
+def test_pictures_get_on_while_text_keeps_coming() -> None:
+    load, _ = burst(max_patches=48)
+    # One picture has 12 tokens of 8 a step at most, and every other step encodes: a picture every other step.
+    assert encodings(load)[:20] == [1, 0] * 10
+
+
+def test_a_picture_does_not_wait_for_a_long_prompt_to_end() -> None:
+    scheduler = Scheduler(BlockAllocator(600), BLOCK, 16, 16, 48, long=LongPrompts(above=64, tokens=8))
+    load = Load(scheduler, [(0, make_sequence(1, 1000, 1)), (3, make_sequence(2, 12, 1, patches=48))])
+    load.run()
+    assert [s.id for s in load.finished] == [2, 1]
+    assert [step for step, plan in enumerate(load.plans) if any(c.sequence.id == 2 for c in plan.chunks)][-1] <= 8
+
+
+def test_without_text_every_step_encodes() -> None:
+    load, _ = burst(max_patches=48, text_every=30)
+    assert sum(encodings(load)[:11]) == 10
 
 
 # -- prefix cache -------------------------------------------------------------------------------------------------------------------

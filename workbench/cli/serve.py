@@ -46,7 +46,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "prefix_cache": (bool, "Keep KV blocks for later prompts that begin alike."),
     "long_prompt": (int, "Tokens above which a prompt shares a budget of its own; 4 x --max-tokens-per-step otherwise."),
     "long_tokens_per_step": (int, "That budget, while others wait; half of --max-tokens-per-step otherwise."),
-    "image_patches_per_step": (int, "Image patches a rank encodes in one step, while text goes on; one picture always fits. Default 4096."),
+    "image_patches_per_step": (int, "Image patches a rank encodes in a step, one picture always fits. 0: they stand in line with text."),
     "max_model_len": (int, "Longest prompt plus answer, tokens; the model's own limit otherwise."),
     "kv_blocks": (int, "KV blocks a rank; from the memory there is otherwise."),
     "block_size": (int, "Tokens in a KV block."),

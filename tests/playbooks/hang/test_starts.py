@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from playbooks.drills import failed_start
+from playbooks.drills import shared_memory
 from playbooks.drills.drill import Dose
 from playbooks.drills.session import chosen, run_drill
 from playbooks.runner import diagnose
@@ -98,6 +98,6 @@ def test_real_torch_processes_that_do_not_start(name, dose, cause):
 
 
 def test_a_small_mount_is_gone_with_its_process():
-    if reason := failed_start.no_small_mount():
+    if reason := shared_memory.unavailable():
         pytest.skip(reason)
     assert "size=1024k" not in Path("/proc/self/mounts").read_text()
