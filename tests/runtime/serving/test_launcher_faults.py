@@ -202,7 +202,7 @@ def test_the_queue_is_bounded_and_preemption_keeps_the_answers(start: Callable[.
 
 def test_a_stop_while_loading_leaves_nothing(tmp_path: Path, requests_of: Any) -> None:
     config = requests_of.config(tmp_path / "runs", 2)
-    process = server_process._spawn(config)
+    process = server_process._spawn(config, ())
     parent = psutil.Process(process.pid)
     while not any(p.name() == "wb-agent" for p in parent.children()):
         assert process.poll() is None
