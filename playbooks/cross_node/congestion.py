@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import statistics
 
+import msgspec
+
 from playbooks.case import Case
 from playbooks.check import Check, Need, Result, passed, skipped
 from playbooks.cross_node.degraded_link import slow_alone
 from playbooks.cross_node.paths import BUSY_TOGETHER, MEASURED, QUERY, busy_pairs, given_a_cpu, is_busy, rates, waiting_places
-from playbooks.document import Remedy
+from playbooks.document import Finding, Remedy
 from playbooks.finding import finding, subject
 
 ID = "net.congestion"
@@ -82,4 +84,13 @@ def test(case: Case) -> Result:
     return Result("fail", f"{len(slow)} pairs lose bandwidth while all send", round(worst, 3), SHARED, "of the bandwidth alone", (made,))
 
 
-CHECK = Check(ID, "A shared link", mandatory=False, cost=3, test=test, needs=(TOGETHER,), page=__doc__ or "")
+def _relate(case: Case, made: Finding, roots: tuple[Finding, ...]) -> Finding:
+    """A host of small frames handles more of them: while all send, its own paths lose first."""
+    for root in roots:
+        small = set(root.subject.labels["hosts"]) if root.id == "net.mtu-small" else set()
+        if small and all(small & set(pair.split(">")) for pair in made.subject.labels["pairs"]):
+            return msgspec.structs.replace(made, role="cascade", caused_by=(root.fingerprint,))
+    return made
+
+
+CHECK = Check(ID, "A shared link", mandatory=False, cost=3, test=test, needs=(TOGETHER,), page=__doc__ or "", relate=_relate)
