@@ -10,6 +10,7 @@ from traces.store import Store
 from workbench.report.reduce import worst
 from workbench.report.scope import Scope
 from workbench.report.section import Figure, Missing, Section
+from workbench.report.side_by_side import axes, lay_out, rank_names
 from workbench.report.theme import SEGMENTS, figure
 from workbench.report.units import count, duration
 
@@ -46,18 +47,15 @@ def _matrix(store: Store) -> tuple[Figure | Missing, ...]:
     group = max(1, -(-ranks // SIDE))
     top = max((value for op in ops for line in _grid([r for r in rows if r["op"] == op], ranks, group) for value in line), default=1.0)
     plot = figure(margin={"l": 74, "r": 20, "t": 34, "b": 54})
-    width = 1 / len(ops)
-    names = [f"rank {i * group}" if group == 1 else f"ranks {i * group}+" for i in range(-(-ranks // group))]
+    names = rank_names(ranks, group)
     for index, op in enumerate(ops):
-        suffix = "" if index == 0 else str(index + 1)
         grid = _grid([row for row in rows if row["op"] == op], ranks, group)
         plot.add_trace(
             go.Heatmap(
                 z=grid,
                 x=names,
                 y=names,
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
+                **axes(index),
                 zmin=0,
                 zmax=top,
                 meta="heat",
@@ -69,33 +67,7 @@ def _matrix(store: Store) -> tuple[Figure | Missing, ...]:
                 hovertemplate=f"{op}: %{{y}} waited %{{z:.2f}} ms for %{{x}}<extra></extra>",
             )
         )
-        plot.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "domain": [index * width, (index + 0.88) * width],
-                    "anchor": f"y{suffix}",
-                    "showgrid": False,
-                    "title": {"text": "came last"},
-                },
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "autorange": "reversed",
-                    "showgrid": False,
-                    "showticklabels": index == 0,
-                    "title": {"text": "waited" if index == 0 else ""},
-                },
-            }
-        )
-        plot.add_annotation(
-            x=(index + 0.44) * width,
-            xref="paper",
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            xanchor="center",
-            showarrow=False,
-            text=f"{op} · {duration(totals[op])} in all",
-        )
+        lay_out(plot, index, len(ops), 0.88, f"{op} · {duration(totals[op])} in all", "waited", "came last")
     reduced = f"Every cell sums {group} neighbouring ranks." if group > 1 else ""
     return (
         Figure(

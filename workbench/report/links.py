@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from traces.store import Store
 from workbench.report.scope import Scope
 from workbench.report.section import Figure, Missing, Section
+from workbench.report.side_by_side import axes, lay_out, rank_names
 from workbench.report.theme import figure
 
 SIDE = 64  # ranks on a side of a map at most
@@ -49,7 +50,7 @@ def section(store: Store, scope: Scope) -> Section | None:
 def _maps(rows: list[dict[str, Any]], hosts: dict[int, str]) -> Figure:
     ranks = 1 + max(max(row["src"], row["dst"]) for row in rows)
     group = max(1, -(-ranks // SIDE))
-    names = [f"rank {i * group}" if group == 1 else f"ranks {i * group}+" for i in range(-(-ranks // group))]
+    names = rank_names(ranks, group)
     places = [hosts.get(i * group, "") for i in range(len(names))]
     shown = [one for one in MAPS if any(row[one[0]] is not None for row in rows)]
     grids = {column: _grid(rows, column, ranks, group, worse) for column, _, _, worse in shown}
@@ -59,15 +60,13 @@ def _maps(rows: list[dict[str, Any]], hosts: dict[int, str]) -> Figure:
     plot = figure(margin={"l": 74, "r": 20, "t": 34, "b": 54})
     width = 1 / len(shown)
     for index, (column, words, unit, _) in enumerate(shown):
-        suffix = "" if index == 0 else str(index + 1)
         last = index + 1 == len(shown) or shown[index + 1][2] != unit  # maps of one unit share a scale, beside the last of them
         plot.add_trace(
             go.Heatmap(
                 z=grids[column],
                 x=names,
                 y=names,
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
+                **axes(index),
                 zmin=0,
                 zmax=tops[unit],
                 meta="heat",
@@ -80,33 +79,7 @@ def _maps(rows: list[dict[str, Any]], hosts: dict[int, str]) -> Figure:
                 hovertemplate=f"%{{y}} to %{{x}}: %{{z:.4s}} {unit} {words}<br>%{{customdata}}<extra></extra>",
             )
         )
-        plot.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "domain": [index * width, (index + PART) * width],
-                    "anchor": f"y{suffix}",
-                    "showgrid": False,
-                    "title": {"text": "receives"},
-                },
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "autorange": "reversed",
-                    "showgrid": False,
-                    "showticklabels": index == 0,
-                    "title": {"text": "sends" if index == 0 else ""},
-                },
-            }
-        )
-        plot.add_annotation(
-            x=(index + PART / 2) * width,
-            xref="paper",
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            xanchor="center",
-            showarrow=False,
-            text=f"{words}, {unit}",
-        )
+        lay_out(plot, index, len(shown), PART, f"{words}, {unit}", "sends", "receives")
     reduced = f"Every cell is the worst of {group} neighbouring ranks a side." if group > 1 else ""
     how = "Every ordered pair: bandwidth of the largest message, where a strong cell is good; latency of the smallest, where it is bad."
     return Figure("links", "What every path carries", plot, 380, how, reduced)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from traces.store import Store
 from workbench.report.scope import SECOND, Scope
 from workbench.report.section import Figure, Table
+from workbench.report.side_by_side import axes, lay_out, rank_names
 from workbench.report.theme import figure
 
 PLACEMENTS = 4  # versions drawn side by side at most
@@ -35,17 +36,14 @@ def _slots(store: Store) -> tuple[Figure, ...]:
         return ()
     sources = {row["placement"]: row["source"] for row in store.rows(SOURCES)}
     plot = figure(margin={"l": 64, "r": 20, "t": 34, "b": 44})
-    width = 1 / len(versions)
     for index, version in enumerate(versions):
-        suffix = "" if index == 0 else str(index + 1)
         grid = _rank_grid([row for row in rows if row["placement"] == version], layers, ranks)
         plot.add_trace(
             go.Heatmap(
                 z=grid,
                 y=[f"layer {layer}" for layer in layers],
-                x=[f"rank {r}" for r in range(ranks)],
-                xaxis=f"x{suffix}",
-                yaxis=f"y{suffix}",
+                x=rank_names(ranks, 1),
+                **axes(index),
                 zmin=0,
                 zmax=3,
                 meta="balance",
@@ -57,22 +55,7 @@ def _slots(store: Store) -> tuple[Figure, ...]:
                 hovertemplate="%{y}, %{x}<br>%{z:.2f} × the mean rank<extra>placement " + str(version) + "</extra>",
             )
         )
-        plot.update_layout(
-            {
-                f"xaxis{suffix}": {"domain": [index * width, (index + 0.9) * width], "anchor": f"y{suffix}", "showgrid": False},
-                f"yaxis{suffix}": {"anchor": f"x{suffix}", "autorange": "reversed", "showticklabels": index == 0, "showgrid": False},
-            }
-        )
-        plot.add_annotation(
-            x=(index + 0.45) * width,
-            xref="paper",
-            y=1.0,
-            yref="paper",
-            yanchor="bottom",
-            xanchor="center",
-            showarrow=False,
-            text=f"placement {version} · {sources.get(version, 'unknown')}",
-        )
+        lay_out(plot, index, len(versions), 0.9, f"placement {version} · {sources.get(version, 'unknown')}")
     left_out = "" if len(versions) == len({row["placement"] for row in rows}) else f"Only the last {PLACEMENTS} placements."
     return (
         Figure(
