@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -73,16 +68,8 @@ def test_without_the_size_of_a_row_nothing_is_said(lab):
     assert checked(lab.run(traffic=lab.Traffic(requests=20))).outcome == "skipped"
 
 
-def test_the_padded_exchange_brings_the_same_rows_as_torch():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    environment = {**os.environ, **shared, "PYTHONPATH": str(Path(__file__).parents[2])}
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(3)
-    ]
-    assert {process.communicate(timeout=120)[0].strip() for process in ranks} == {"True True True"}
+def test_the_padded_exchange_brings_the_same_rows_as_torch(gloo_ranks):
+    assert gloo_ranks(PROGRAM, 3) == ["True True True"] * 3
 
 
 @pytest.mark.slow

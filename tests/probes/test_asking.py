@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,36 +15,13 @@ MODELS = b'{"data": [{"id": "m", "max_model_len": 512}]}'
 
 
 @pytest.fixture
-def server() -> Iterator[Callable[..., str]]:
+def server(http_server: Callable[..., str]) -> Callable[..., str]:
     """server(to GET, to POST, status) -> its URL."""
-    made: list[ThreadingHTTPServer] = []
 
     def start(listed: bytes = MODELS, answer: Any = None, status: int = 200) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._reply(listed)
+        return http_server(lambda method, path: (status, listed if method == "GET" else json.dumps(answer).encode()))
 
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                self._reply(json.dumps(answer).encode())
-
-            def _reply(self, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *parts: Any) -> None:
-                """Nothing on stderr."""
-
-        made.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=made[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{made[-1].server_port}"
-
-    yield start
-    for one in made:
-        one.shutdown()
-        one.server_close()
+    return start
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 from runtime import messages as m
 from runtime.changes import Change, Changes, Detail
@@ -27,16 +24,8 @@ print(first.tokens, first.stop, first.changes, first.pending, first.rows, first.
 """
 
 
-def test_every_rank_reads_the_same_header() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    environment = {**os.environ, **shared, "PYTHONPATH": str(Path(__file__).parents[2])}
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(3)
-    ]
-    told = [process.communicate(timeout=120)[0].strip() for process in ranks]
+def test_every_rank_reads_the_same_header(gloo_ranks: Callable[[str, int], list[str]]) -> None:
+    told = gloo_ranks(PROGRAM, 3)
     assert set(told) == {"[0, 10, 20] False 4 True [[0, 0], [1, 2], [2, 4]] 1 True False [[0, 0], [0, 0], [0, 0]]"}
 
 

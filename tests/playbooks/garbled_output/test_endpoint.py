@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +25,17 @@ START = 1000  # <|im_start|>, the first token of the shipped template
 
 
 @pytest.fixture
-def server() -> Iterator[Callable[[dict[str, Any]], str]]:
+def server(http_server: Callable[..., str]) -> Callable[[dict[str, Any]], str]:
     """server(answers by path) -> its URL; a path without an answer is 404, a list is given out one by one."""
-    made: list[ThreadingHTTPServer] = []
 
     def start(answers: dict[str, Any]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._reply()
+        def reply(method: str, path: str) -> tuple[int, bytes]:
+            found = answers.get(path, {})
+            return 200 if path in answers else 404, json.dumps(found.pop(0) if isinstance(found, list) else found).encode()
 
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                self._reply()
+        return http_server(reply)
 
-            def _reply(self) -> None:
-                found = answers.get(self.path, {})
-                body = json.dumps(found.pop(0) if isinstance(found, list) else found).encode()
-                self.send_response(200 if self.path in answers else 404)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *parts: Any) -> None:
-                """Nothing on stderr."""
-
-        made.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=made[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{made[-1].server_port}"
-
-    yield start
-    for one in made:
-        one.shutdown()
-        one.server_close()
+    return start
 
 
 def ours() -> list[int]:
