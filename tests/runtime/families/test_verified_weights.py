@@ -11,7 +11,8 @@ import pytest
 FAMILIES = (
     "mixtral", "deepseek_v3", "deepseek_v3_fp8", "gpt_oss", "gpt_oss_mxfp4", "kimi_linear", "kimi_k25", "kimi_k3", "glm4_moe", "minimax_m2",
 )  # fmt: skip
-LEFT_OUT = re.compile(r"vision_tower|mm_projector|rotary_emb|\.experts\.|eh_proj")  # eh_proj: of a draft layer
+# eh_proj: of a draft layer. The vision tensors of kimi_k25 here: its config describes no tower.
+LEFT_OUT = re.compile(r"rotary_emb|\.experts\.|eh_proj")
 
 
 def stored(path: Path) -> Any:
@@ -55,7 +56,9 @@ def test_everything_but_the_experts_is_proven(name: str, lanes: int, dtype: str,
     values = stored(families[name].path)
     found = compare_weights(values, told_by(families[name].path, lanes, dtype))
     assert not found.problems and not found.unknown
-    assert [one for one in values.entries if one not in found.proven and not LEFT_OUT.search(one)] == []
+    blind = name == "kimi_k25"
+    left = [one for one in values.entries if one not in found.proven and not LEFT_OUT.search(one)]
+    assert [one for one in left if not (blind and one.startswith("vision_tower."))] == []
 
 
 def test_exchanged_lanes_and_layers_are_named(families: Any) -> None:
