@@ -34,6 +34,7 @@ from traces.store import open_run
 
 SIDE = 256  # pixels of the pictures of the pairs
 SIZES = ((256, 256), (256, 512), (512, 384))  # (height, width) whose tokens are counted
+GREY = (120, 130, 90)  # of those pictures
 WORDS = 24  # tokens of an answer to a pair
 NAME = "asked.json"
 ENGINE = "pictures"  # of a run that is such an examination
@@ -106,9 +107,6 @@ def _pair(asker: Asker, first: str, second: str, pictures: tuple[Circle, Circle]
         except BadAnswer:
             pair[1]["apart"] = None
     return pair
-
-
-GREY = (120, 130, 90)
 
 
 def _circle(colour: str, cell: int) -> str:

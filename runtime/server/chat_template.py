@@ -18,7 +18,7 @@ from runtime.server.chat_request import ChatMessage
 from runtime.server.errors import invalid
 from traces.errors import CheckpointError
 
-Size = tuple[int, int]
+Size = tuple[int, int]  # (width, height) of an image, pixels
 
 
 class ChatTemplate:
