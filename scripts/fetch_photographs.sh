@@ -2,6 +2,7 @@
 # Brings real photographs for the picture drills, from the wheels of scikit-image and scikit-learn: fetch_photographs.sh FOLDER.
 # Nothing is installed, and nothing of them is committed.
 set -eu
+: "${1:?usage: fetch_photographs.sh FOLDER}"
 mkdir -p "$1"
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT

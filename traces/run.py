@@ -116,8 +116,8 @@ class Run:
             write_atomic(self.path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=1))
 
 
-def create_run(*, engine: str = "", model: str = "", root: Path | None = None, **fields: Any) -> Run:
-    """Makes a run folder and points `latest` at it. Raises NotWritable."""
+def create_run(*, engine: str = "", model: str = "", root: Path | None = None, latest: bool = True, **fields: Any) -> Run:
+    """Makes a run folder and points `latest` at it; without `latest` only where nothing else is. Raises NotWritable."""
     root = runs_root() if root is None else Path(root)
     created = time.time_ns()
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-.")[:40] or engine or "run"
@@ -129,23 +129,28 @@ def create_run(*, engine: str = "", model: str = "", root: Path | None = None, *
         for folder in SUBFOLDERS:
             (path / folder).mkdir()
         write_atomic(path / "run.json", msgspec.json.format(msgspec.json.encode(info), indent=1))
-        _point_latest(root, info.id)
+        if latest or not (root / "latest").exists():
+            _point_latest(root, info.id)
     return Run(path)
 
 
 @contextmanager
 def whole_run(*, root: Path | None = None, **fields: Any) -> Iterator[Run]:
-    """A new run that is closed at the end, or gone again where something is raised: nobody finds half an answer as the latest one."""
+    """A new run that is closed at the end, or gone again where something is raised: nobody finds half an answer as the latest one.
+
+    What a diagnosis makes for itself has latest=False: whoever says `latest` means what was served or brought in.
+    """
+    latest = (runs_root() if root is None else Path(root)) / "latest"
+    before = _target(latest)
     run = create_run(root=root, **fields)
     try:
         yield run
     except BaseException:
         shutil.rmtree(run.path, ignore_errors=True)
-        folder = run.path.parent
-        if left := list_runs(folder):
-            _point_latest(folder, left[-1].id)
-        else:
-            (folder / "latest").unlink(missing_ok=True)
+        if _target(latest) == run.id:
+            latest.unlink()
+            if before is not None:
+                _point_latest(latest.parent, before)
         raise
     run.update(state="closed")
 
@@ -202,6 +207,10 @@ def _read_info(file: Path) -> RunInfo:
         return msgspec.convert(raw, RunInfo)
     except msgspec.ValidationError as error:
         raise UnknownRun(f"{file} is not a run's description: {error}", "`workbench runs` lists the runs there are") from error
+
+
+def _target(pointer: Path) -> str | None:
+    return os.readlink(pointer) if pointer.is_symlink() else None
 
 
 def _point_latest(root: Path, run_id: str) -> None:

@@ -53,7 +53,7 @@ PAIRS: tuple[tuple[str, str, tuple[Circle, Circle], str], ...] = (
 def run_of_endpoint(url: str, model: Path, root: Path | None = None) -> Run:
     """A closed run with the answers. Unreachable; BadAnswer for a server that refuses or answers otherwise; CheckpointError."""
     asked = _asked(url, ImageSettings.read(model))
-    with whole_run(engine=ENGINE, model=model.name, model_path=str(model), root=root) as run:
+    with whole_run(engine=ENGINE, model=model.name, model_path=str(model), root=root, latest=False) as run:
         _write(run, asked)
     return run
 
@@ -66,7 +66,7 @@ def run_of_run(judged: Run, given: Path | None = None, root: Path | None = None)
     known = given is not None or model.samefile(shapes_moe())
     found: dict[str, Any] = {"of": judged.id, "why": server.why, "folder": str(model), "known": known}
     found["recorded"] = _recorded(judged, recipe)
-    with whole_run(engine=ENGINE, model=judged.info.model, model_path=str(model), root=root) as run:
+    with whole_run(engine=ENGINE, model=judged.info.model, model_path=str(model), root=root, latest=False) as run:
         (run.path / FOLDER).mkdir()
         if server.url is not None:
             found |= _asked(server.url, recipe)

@@ -114,7 +114,7 @@ def run_of_probes(model: Path, pairs: list[tuple[Path, Path]], grid: Grid | None
     """A closed run that holds pictures, dumps and the model's two small files. UsageError, CheckpointError for what cannot be used."""
     ImageSettings.read(model)
     _token(model)
-    with whole_run(engine="pixels", model=model.name, root=root) as run:
+    with whole_run(engine="pixels", model=model.name, root=root, latest=False) as run:
         for index, (image, dump) in enumerate(pairs):
             keep_probe(run.path / FOLDER / str(index), model, image, dump, grid)
     return run

@@ -39,7 +39,7 @@ def run_on_paper(model: str, limit: int, ranks: int, root: Path | None = None, k
         "base_anon": 0,
     }
     sizes = {"tp": 1, "pp": 1, "dp": ranks, "ep": ranks}
-    with whole_run(engine="plan", model=Path(model).name, root=root, world_size=ranks, layout=sizes) as run:
+    with whole_run(engine="plan", model=Path(model).name, root=root, latest=False, world_size=ranks, layout=sizes) as run:
         recorder = Recorder.open(run, "plan", ship=False)
         try:
             for rank in range(ranks):

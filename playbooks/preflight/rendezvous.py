@@ -26,6 +26,7 @@ from probes.foreign.start_log import SIGN, Sign
 
 ID = "start.rendezvous"
 KINDS = ("joined", "connect", "name", "port-taken", "absent", "outside", "nodes", "rendezvous", "waiting")
+SILENT = "the ones given do not"
 CAUSES_OF_IT = ("start.shm", "start.firewall", "start.bad-bind-address")
 
 
@@ -51,7 +52,7 @@ def test(case: Case) -> Result:
         blame = Blame("group", "start", [], f"{last.ranks} of {last.world} ranks have come, and they wait", 0.5, "hypothesis")
     if blame is None:
         if not found and not ranks:
-            return skipped(LOGS)
+            return skipped(f"logs that speak of the ranks' meeting: {SILENT}" if signs(case, "shm", "bus-error") else LOGS)
         return passed(f"{len(ranks)} ranks were told the same, and no log says that they did not meet", 0, 0, "ranks")
     said = "; ".join(f'{one.source}: "{one.text[:140]}"' for one in _telling(failed or waiting)) or "no log says so (yet)"
     made = finding(

@@ -37,7 +37,7 @@ def run_of_logs(paths: Iterable[Path], root: Path | None = None, fingerprints: M
     if not log.facts and not log.errors and not signs:
         hint = "give a log of vLLM, SGLang, torchrun or the ranks, from the start"
         raise UsageError(f"no line of {', '.join(map(str, files))} is known", hint)
-    with whole_run(engine=log.engine, model="", root=root, world_size=0, fingerprints=dict(fingerprints or {})) as run:
+    with whole_run(engine=log.engine, model="", root=root, latest=False, world_size=0, fingerprints=dict(fingerprints or {})) as run:
         write_log(run, log)
         write_rows(run, EVENT, start_log.events(signs), producer="start-log")
     return run

@@ -79,7 +79,7 @@ def parse(body: bytes) -> ChatRequest:
     if request.grammar and request.ignore_eos:
         raise invalid("an answer in a given format ends by itself: leave ignore_eos out", "ignore_eos")
     _check_tools(request)
-    _check_messages(request)
+    check_messages(request)
     return request
 
 
@@ -93,7 +93,8 @@ def _check_tools(request: ChatRequest) -> None:
             raise invalid(f"tools[{index}] is not a function with a name", f"tools[{index}]")
 
 
-def _check_messages(request: ChatRequest) -> None:
+def check_messages(request: ChatRequest) -> None:
+    """ApiError 400 that names the message which cannot be put into a prompt."""
     if not request.messages:
         raise invalid("messages is empty", "messages")
     if len(request.messages) > MOST_MESSAGES:

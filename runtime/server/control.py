@@ -19,7 +19,7 @@ from probes.recorder import Recording
 from probes.stacks import StackError, record_stacks
 from runtime.placement import BadPlacement
 from runtime.server.body import read_body
-from runtime.server.chat_request import ChatMessage, ChatRequest
+from runtime.server.chat_request import ChatMessage, ChatRequest, check_messages
 from runtime.server.controller import Controller
 from runtime.server.errors import ApiError, invalid
 from runtime.server.gateway import Gateway
@@ -153,7 +153,9 @@ class Control:
         """What a rank would be given of a conversation: nothing is computed. Tensors are base64, little-endian, in C order."""
         asked = await _body(request, WhichPrompt)
         trace = RequestTrace(None, time.time_ns(), None)
-        made = await self._gateway.prompts.build(ChatRequest(model=self._gateway.model, messages=asked.messages), trace)
+        chat = ChatRequest(model=self._gateway.model, messages=asked.messages)
+        check_messages(chat)
+        made = await self._gateway.prompts.build(chat, trace)
         return {
             "tokens": made.tokens,
             "positions": base64.b64encode(made.positions).decode(),  # int64 [3, T]; empty for text alone

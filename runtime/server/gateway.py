@@ -121,7 +121,10 @@ class Gateway:
         if request.limit is not None and request.limit > room:
             message = f"{prompt} prompt tokens and max_tokens {request.limit} are more than this server's {longest} tokens"
             raise invalid(message, "max_tokens", "context_length_exceeded")
-        return request.limit if request.limit is not None else room
+        limit = request.limit if request.limit is not None else room
+        if (request.min_tokens or 0) > limit:
+            raise invalid(f"min_tokens {request.min_tokens} is more than the {limit} tokens that the answer may have", "min_tokens")
+        return limit
 
     @property
     def longest(self) -> int:

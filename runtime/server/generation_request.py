@@ -14,6 +14,7 @@ MOST_LOGPROBS = 20
 MOST_ANSWERS = 16
 MOST_PRIORITY = 20  # either way; a bound, so that there is one on how long the least urgent request waits behind later ones
 LONGEST_NUMBER = 10  # digits of a token id in logit_bias: Python refuses to read thousands of them
+MOST_TOP_K = (1 << 31) - 1  # more than any vocabulary; -1 and 0 are all
 MOST_BIASES = 1024  # entries of logit_bias, and of stop_token_ids
 
 
@@ -109,8 +110,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     def _check_numbers(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise invalid(f"max_tokens must be at least 1, not {self.limit}", "max_tokens")
-        if (self.min_tokens or 0) < 0 or (self.limit is not None and (self.min_tokens or 0) > self.limit):
-            raise invalid(f"min_tokens must be between 0 and max_tokens, not {self.min_tokens}", "min_tokens")
+        if (self.min_tokens or 0) < 0:
+            raise invalid(f"min_tokens must be at least 0, not {self.min_tokens}", "min_tokens")
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -127,6 +128,7 @@ _RANGES = (
     ("frequency_penalty", -2.0, 2.0),
     ("presence_penalty", -2.0, 2.0),
     ("priority", -MOST_PRIORITY, MOST_PRIORITY),
+    ("top_k", -1, MOST_TOP_K),
 )
 
 

@@ -21,6 +21,7 @@ from runtime.validation.short import examine_short
 from runtime.validation.single_step import examine_single_step
 from runtime.validation.subject import Subject, open_subject
 from runtime.validation.weights import examine_weights
+from traces.errors import UsageError
 
 TRANSFORMERS = "transformers"
 
@@ -48,6 +49,8 @@ def validate(path: str | Path, wanted: Wanted) -> ValidateDocument:
     """Tiers in order; a failed one stops those behind it. CheckpointError and UsageError for what cannot be examined."""
     if wanted.last != TIERS[0]:
         check_device(wanted.device)  # before the long reading of the weights, as are the taps
+    if wanted.record is not None and (wanted.record.is_dir() or not wanted.record.absolute().parent.is_dir()):
+        raise UsageError(f"taps cannot be written to {wanted.record}", "name a file in a folder that exists")
     taps = Capture.load(wanted.against) if wanted.against is not None else None
     path, tiers, stopped = Path(path), list[Tier](), ""
     held: list[Subject] = []

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.verification.document import Problem
@@ -77,6 +78,9 @@ def compare_run(found: Examined, run: Run) -> LiveAnswer:
     if silent := sorted(set(range(run.info.world_size)) - {one.rank for one in told}):
         out.notes.append(f"ranks {silent} have said nothing of their tensors beside the experts: nothing of theirs is proven")
         proven -= others.proven
+    out.notes.append("a rank hashes its weights when it has loaded or moved them: memory is not read again for this")
+    if run.info.model_path and Path(run.info.model_path).absolute() != found.root.absolute():
+        out.notes.append(f"run {run.id} serves {run.info.model_path}, which is not the folder that was verified")
     out.proven, out.unproven = _by_pattern(proven), _by_pattern(values.entries.keys() - proven)
     return out
 

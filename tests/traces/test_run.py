@@ -45,6 +45,16 @@ def test_a_run_that_is_not_finished_is_not_there(root: Path) -> None:
     assert find_run("latest", root).id == run.id and run.info.state == "closed"
 
 
+def test_what_a_diagnosis_makes_for_itself_is_not_the_latest_run(root: Path) -> None:
+    with whole_run(model="first", root=root, latest=False) as alone:
+        pass
+    assert find_run("latest", root).id == alone.id  # there is nothing else that could be meant
+    served = create_run(model="served", root=root)
+    with whole_run(model="examined", root=root, latest=False):
+        pass
+    assert find_run("latest", root).id == served.id
+
+
 def test_runs_live_where_the_environment_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(root))
     assert runs_root() == root

@@ -42,6 +42,20 @@ class TestRuns:
         assert document["runs"][0]["world_size"] == 4
 
 
+NO_ROOM = "RuntimeError: unable to write to file </torch_123_456>: No space left on device (28)\n"
+
+
+def test_a_log_is_brought_in_or_judged_and_the_run_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "runs"))
+    log = tmp_path / "rank0.log"
+    log.write_text(NO_ROOM)
+    brought = asked(capsys, "import", str(log))["run"]
+    assert [(one["id"], one["state"]) for one in asked(capsys, "runs")["runs"]] == [(brought, "closed")]
+    found = asked(capsys, "diagnose", "hang", "--log", str(log), code=3)
+    assert found["findings"][0]["id"] == "start.shm"
+    assert asked(capsys, "diagnose", "hang", code=3)["run"]["id"] == brought  # latest is what was brought in
+
+
 def test_no_runs_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "none"))
     assert command(["runs"]) == 0
@@ -193,6 +207,28 @@ class TestDiagnose:
         document = json.loads(capsys.readouterr().out)
         kept = asked(capsys, "query", "SELECT body FROM document WHERE kind = 'workbench.diagnosis.v1' ORDER BY ts DESC LIMIT 1")
         assert json.loads(kept["rows"][0]["body"])["invocation"] == document["invocation"]
+
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            (["hang", "--log", "a.log"], "--run and --log are two things to judge"),
+            (["image-drift", "--endpoint", "http://localhost:1", "--model", "m"], "--run and --endpoint are two things to judge"),
+            (["image-drift", "--image", "a.png", "--observed", "b.npy"], "--run and --image are two things to judge"),
+            (["oom-on-load", "--model", "m", "--limit", "1GiB"], "--run and --model are two things to judge"),
+        ],
+    )
+    def test_two_things_to_judge_are_refused(self, argv: list[str], words: str, recorded: Run, capsys: Capture) -> None:
+        assert command(["diagnose", *argv, "--run", recorded.id]) == 2
+        assert words in capsys.readouterr().err
+
+    @pytest.mark.parametrize("symptom", ["tail-latency", "garbled-output", "image-drift"])
+    def test_a_log_says_nothing_of_some_symptoms(self, symptom: str, capsys: Capture) -> None:
+        assert command(["diagnose", symptom, "--log", "a.log"]) == 2
+        assert f"--log is not for {symptom}" in capsys.readouterr().err
+
+    def test_an_endpoint_that_is_no_address(self, capsys: Capture) -> None:
+        assert command(["diagnose", "image-drift", "--endpoint", "notaurl", "--model", "m"]) == 2
+        assert "no address" in capsys.readouterr().err
 
     def test_markdown_that_cannot_be_written(self, tmp_path: Path, capsys: Capture) -> None:
         assert command(["diagnose", "tail-latency", "--markdown", str(tmp_path / "no" / "page.md")]) == 2

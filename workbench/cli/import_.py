@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -35,13 +36,13 @@ def import_(paths: tuple[Path, ...], run_name: str | None, name: str, as_json: b
     Nothing in a file is ever executed.
     """
     from probes.foreign.importing import read
-    from traces.run import create_run, find_run
+    from traces.run import find_run, whole_run
     from traces.store import write_rows
 
     rows, files = read(paths)
-    run = find_run(run_name) if run_name is not None else create_run(engine="imported", model=name)
-    for kind, values in rows.items():
-        write_rows(run, kind, values, producer="import")
+    with nullcontext(find_run(run_name)) if run_name is not None else whole_run(engine="imported", model=name) as run:
+        for kind, values in rows.items():
+            write_rows(run, kind, values, producer="import")
     entries = [{"path": str(file.path), "kind": file.kind, "rows": file.rows, "warnings": file.warnings} for file in files]
     if as_json:
         answer_json({"schema": SCHEMA, "run": run.id, "path": str(run.path), "files": entries})

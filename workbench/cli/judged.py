@@ -8,12 +8,14 @@ from pathlib import Path
 from traces.errors import BadAnswer, UsageError
 from traces.run import Run, find_run
 
-# Symptom -> the options by which something else than a run is judged. All take --log.
+# Symptom -> the options by which something else than a run is judged. All but those below take --log.
 TAKES = {
     "oom-on-load": ("model", "limit", "ranks"),
     "garbled-output": ("model", "reference", "endpoint", "dtype", "ranks"),
     "image-drift": ("model", "images", "observed", "grid", "endpoint"),
 }
+WITHOUT_LOGS = ("tail-latency", "garbled-output", "image-drift")  # no line that is read there speaks of these
+BESIDE_A_RUN = ("model", "reference", "dtype", "ranks")  # what a run is held against; whatever else is judged is judged instead of it
 FLAGS = {"logs": "--log", "images": "--image"}
 PICTURES = "`workbench diagnose image-drift --image a.jpg --model FOLDER --observed pixels.npy`"
 
@@ -65,11 +67,15 @@ def _judged(symptom: str, asked: Asked) -> str:
 
 
 def check(symptom: str, asked: Asked) -> None:
-    """UsageError for an option that the symptom does not take, or beside --log: nothing is silently left out. For an
+    """UsageError for an option that the symptom does not take, or two things to judge: nothing is silently left out. For an
     address that is none, too."""
     takes = TAKES.get(symptom, ())
     for name in asked.given:
+        if asked.run_given and (name not in BESIDE_A_RUN or symptom == "oom-on-load"):
+            raise UsageError(f"--run and {_flag(name)} are two things to judge", "give one of them")
         if name == "logs":
+            if symptom in WITHOUT_LOGS:
+                raise UsageError(f"--log is not for {symptom}", "it is for loading, hangs and traffic between hosts")
             continue
         if name not in takes:
             known = [one for one, options in TAKES.items() if name in options]
@@ -80,9 +86,11 @@ def check(symptom: str, asked: Asked) -> None:
         import httpx
 
         try:
-            httpx.URL(asked.endpoint)
+            address = httpx.URL(asked.endpoint)
         except httpx.InvalidURL as error:
             raise UsageError(f"--endpoint {asked.endpoint[:80]} is no address: {error}", "as in http://localhost:8000") from error
+        if address.scheme not in ("http", "https"):
+            raise UsageError(f"--endpoint {asked.endpoint[:80]} is no address", "as in http://localhost:8000")
 
 
 def _flag(name: str) -> str:

@@ -3,7 +3,7 @@
 This module is what `--help` and shell completion import, so it imports nothing but click and the error tree. Every command
 lives in its own module, which is imported when the command is called (or when its own help is asked for).
 
-Exit codes: 0 done, 1 internal error, 2 usage or unreadable input, 3 the question has a bad answer, 4 warnings only,
+Exit codes: 0 done, 1 internal error, or nobody answers, 2 usage or unreadable input, 3 the question has a bad answer, 4 warnings only,
 5 inconclusive, 130 interrupted, 141 the reader of our output went away.
 """
 
@@ -53,8 +53,8 @@ MODEL is a checkpoint folder, or the word "shapes" for the shipped model.
 RUN is an id, the start of one, a path, or "latest".
 
 \b
-Exit codes: 0 done or healthy, 1 internal error, 2 usage or unreadable input,
-3 the answer is bad, 4 warnings only, 5 inconclusive, 130 interrupted.
+Exit codes: 0 done or healthy, 1 internal error, or nobody answers,
+2 usage or unreadable input, 3 the answer is bad, 4 warnings only, 5 inconclusive, 130 interrupted.
 
 \b
 Completion: eval "$(workbench --completion bash)"   (or zsh, fish)

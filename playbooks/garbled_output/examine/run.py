@@ -40,7 +40,7 @@ def examine(question: Question, root: Path | None = None) -> Run:
     becomes facts."""
     if not (question.model / "config.json").is_file():
         raise UsageError(f"no config.json in {question.model}", "give a checkpoint folder")
-    with whole_run(engine=EXAMINATION, model=question.model.name, root=root, world_size=1, layout={}) as run:
+    with whole_run(engine=EXAMINATION, model=question.model.name, root=root, latest=False, world_size=1, layout={}) as run:
         recorder = Recorder.open(run, "examination", ship=False)
         try:
             for found in _facts(question):

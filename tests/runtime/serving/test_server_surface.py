@@ -120,6 +120,13 @@ def test_an_answer_goes_on_to_its_least_length_as_in_transformers(client: openai
         client.chat.completions.create(**requests_of.chat(QUESTION, max_tokens=4) | {"extra_body": {"min_tokens": 5}})
 
 
+@pytest.mark.parametrize("field", ["min_tokens", "top_k"])
+def test_a_number_that_no_message_between_processes_holds_is_refused(client: openai.OpenAI, requests_of: Any, field: str) -> None:
+    settings = {name: value for name, value in requests_of.chat(QUESTION).items() if name != "max_tokens"}
+    with pytest.raises(openai.BadRequestError, match=field):
+        client.chat.completions.create(**settings | {"extra_body": {field: 10**23}})
+
+
 def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, requests_of: Any, reference: Any) -> None:
     free = client.chat.completions.create(**requests_of.chat(QUESTION)).choices[0].message.content or ""
     first = reference(free, add_special_tokens=False)["input_ids"][0]
